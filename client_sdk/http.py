@@ -84,7 +84,7 @@ class Link:
         transport: httpx.AsyncBaseTransport | None = None,
         timeouts: Timeouts = Timeouts(),
     ) -> None:
-        self.url = _checked(url)
+        self.url = _normalised_url(url)
         secure = self.url.startswith("https://")
         self._client = httpx.AsyncClient(
             base_url=self.url,
@@ -241,7 +241,7 @@ def _seconds(text: str) -> float:
     return float(text) if text.isdecimal() else 0.0
 
 
-def _checked(url: str) -> str:
+def _normalised_url(url: str) -> str:
     try:
         parts = httpx.URL(url.strip())
     except httpx.InvalidURL:

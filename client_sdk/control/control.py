@@ -154,11 +154,11 @@ class Control:
 
     def sessions(self) -> list[SessionView]:
         """Every session of parties, the oldest first."""
-        return self.portal.call(sessions.every(self.client))
+        return self.portal.call(sessions.list_all(self.client))
 
     def session(self, session: str) -> SessionView:
         """One session of parties, by its id."""
-        return self.portal.call(sessions.one(self.client, session))
+        return self.portal.call(sessions.get(self.client, session))
 
     def end_session(self, session: str, detail: str = "") -> SessionView:
         """End a session for all its parties, by its id."""

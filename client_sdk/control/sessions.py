@@ -12,12 +12,12 @@ async def make(client: ControlClient, request: SessionCreate) -> SessionCreated:
     return read_message(SessionCreated, await client.create("/v1/sessions", request))
 
 
-async def every(client: ControlClient) -> list[SessionView]:
+async def list_all(client: ControlClient) -> list[SessionView]:
     """Every session, the oldest first."""
     return await client.items(SessionView, "/v1/sessions")
 
 
-async def one(client: ControlClient, session: str) -> SessionView:
+async def get(client: ControlClient, session: str) -> SessionView:
     """One session, by its id. Raises RemoteError (``session_unknown``)."""
     return read_message(SessionView, await client.link.json("GET", f"/v1/sessions/{quote(session, safe='')}"))
 

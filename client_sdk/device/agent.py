@@ -77,9 +77,9 @@ class Agent:
 
     async def join(self) -> Membership:
         """Join the population; see `coterie.client_sdk.device.membership.join`."""
-        return (await self._joined()).membership
+        return (await self._join_once()).membership
 
-    async def _joined(self) -> Runner:
+    async def _join_once(self) -> Runner:
         if self._runner is None:
             settings = self.settings
             membership = await join(
@@ -158,7 +158,7 @@ class Agent:
 
         Raises RemoteError (the task in flight stays in flight when the failure is transient), and what `run` says.
         """
-        runner = await self._joined()
+        runner = await self._join_once()
         in_flight, resumed = self.store.in_flight(), True
         accepted, rejected = self._windows()
         if in_flight is None:
@@ -167,7 +167,7 @@ class Agent:
             self._window = _window(rejected)
             self._settle(answer)
             if answer.task is None:
-                return self._idle(answer.idle or "no_place", _window(rejected))
+                return self._seconds_idle(answer.idle or "no_place", _window(rejected))
             self._idleness.over()
             resumed = self.store.state_of(answer.task.id) is not None
             self._lease(answer.task)
@@ -178,7 +178,7 @@ class Agent:
         done = await runner.perform(in_flight, resumed=resumed)
         return after_answer(_window(accepted if done else rejected), self.settings.rng)
 
-    def _idle(self, why: Idle, window: Window) -> float:
+    def _seconds_idle(self, why: Idle, window: Window) -> float:
         """Tell the owner once why there is nothing to do. Returns the seconds to wait."""
         now = time.monotonic()
         if self._idleness.news(why, now):
@@ -207,7 +207,7 @@ class Agent:
 
     async def _rehearsed(self) -> tuple[DryRun, dict[str, bytes]]:
         """What a dry run shows, and its files by name."""
-        runner = await self._joined()
+        runner = await self._join_once()
         membership = runner.membership
         in_flight = self.store.in_flight()
         # What a check-in says is made before one: its answer may settle what it names.
@@ -299,8 +299,8 @@ def _check_provider(settings: AgentSettings) -> None:
     """Raise ConfigurationError (``policy_conflict``) for a choice of provider that a trainer of one's own passes by."""
     if settings.trainer is not None and settings.policy.provider != "cpu":
         raise ConfigurationError(
-            f"{settings.policy.where('provider')} says {settings.policy.provider!r}, but a trainer of your own computes"
-            " where it likes: providers run the plan's graphs only.",
+            f"{settings.policy.where('provider')} says {settings.policy.provider!r}, but your own trainer does not "
+            "use execution providers: they run the plan's graphs only.",
             hint="Leave out the provider, or the trainer.",
             code="policy_conflict",
         )

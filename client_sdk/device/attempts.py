@@ -101,10 +101,10 @@ class Attempts:
             (task,),
         ).fetchone()
         if row is None or not row[4]:
-            raise _lost(task, "is not in the store any more")
+            raise _attempt_lost(task, "is not in the store any more")
         attempt, mode, message, body, state, vector, clients, survivors, digest = row
         if _digest(task, attempt, message, body, state, vector) != digest:
-            raise _lost(task, "is damaged in the store")
+            raise _attempt_lost(task, "is damaged in the store")
         return AttemptRecord(
             attempt=attempt,
             mode=mode,
@@ -133,9 +133,9 @@ def _digest(*parts: str) -> str:
     return sha256_hex(canonical_json(list(parts)))
 
 
-def _lost(task: str, what: str) -> PolicyRefused:
+def _attempt_lost(task: str, what: str) -> PolicyRefused:
     return PolicyRefused(
-        f"The attempt of task {task} {what}, so this device says nothing more in it.",
+        f"The attempt of task {task} {what}, so this device sends nothing more in it.",
         hint="Check the disk; the device goes on with its next task.",
         code="attempt_lost",
     )

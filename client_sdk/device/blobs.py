@@ -56,14 +56,15 @@ class BlobCache:
         except OSError as error:
             raise storage_error(path, error) from error
         part = path.with_suffix(".part")
-        held = self._held(size) if delta == "from_held" and not part.exists() else []
+        held = self._cached_of_size(size) if delta == "from_held" and not part.exists() else []
         await self._download(sha256, part, limit if size is None else size, held)
         data = part.read_bytes()
         if sha256_hex(data) != sha256:
             part.unlink()
             raise RemoteError(
-                f"The coordinator's blob {sha256[:12]} has other bytes than its name promises.",
-                hint="It is downloaded anew at the next attempt; if this stays, the coordinator's storage is damaged.",
+                f"The bytes of the coordinator's blob {sha256[:12]} do not match its SHA-256.",
+                hint="It is downloaded again at the next attempt; if this repeats, the coordinator's storage is "
+                "damaged.",
                 code="digest_mismatch",
             )
         try:
@@ -86,7 +87,7 @@ class BlobCache:
             if total > bytes_kept and path.stem not in keep:
                 path.unlink(missing_ok=True)
 
-    def _held(self, size: int | None) -> list[str]:
+    def _cached_of_size(self, size: int | None) -> list[str]:
         """The blobs of this size in the cache, used last first."""
         paths = [path for path in self._folder.iterdir() if not path.suffix and path.stat().st_size == size]
         return [path.name for path in sorted(paths, key=lambda path: -path.stat().st_mtime)[:MOST_HELD]]
@@ -137,7 +138,7 @@ class BlobCache:
         old = _cached(self._folder / base) if base else None
         try:
             if old is None or sha256_hex(old) != base:
-                raise InputError("The blob that the delta begins with is not here.", code="delta_malformed")
+                raise InputError("The base blob of the delta is not in the cache.", code="delta_malformed")
             data = await asyncio.to_thread(decode_delta, old, bytes(received))
         except InputError:
             data = b""

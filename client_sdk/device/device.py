@@ -74,7 +74,7 @@ class Device:
         self._portal = Portal()
         self._stopped = False
         try:
-            self._agent = self._portal.call(_made(settings))
+            self._agent = self._portal.call(_make_agent(settings))
         except BaseException:
             self._portal.close()
             raise
@@ -121,7 +121,7 @@ class Device:
         self.close()
 
 
-async def _made(settings: AgentSettings) -> Agent:
+async def _make_agent(settings: AgentSettings) -> Agent:
     return Agent(settings)
 
 

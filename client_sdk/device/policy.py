@@ -116,14 +116,16 @@ class DevicePolicy:
                 raise ConfigurationError(f"{name} must be at least 1, got {value}.")
         if self.min_cohort is not None and self.min_cohort < 2:
             raise ConfigurationError(
-                f"min_cohort must be at least 2, got {self.min_cohort}: a sum of one is no secret."
+                f"min_cohort must be at least 2, got {self.min_cohort}: a sum of one client is not secret."
             )
         if (self.min_endorsed is None) != (not self.endorsers):
-            raise ConfigurationError("min_endorsed and endorsers need each other: how many, and by whom.")
+            raise ConfigurationError("min_endorsed and endorsers must be given together.")
         if self.min_endorsed is not None and self.min_endorsed < 2:
             raise ConfigurationError(f"min_endorsed must be at least 2, got {self.min_endorsed}.")
         if self.min_endorsed is not None and self.modes is not None and self.modes != CONSISTENT:
-            raise ConfigurationError("min_endorsed needs modes to be consistent alone: only there everybody is seen.")
+            raise ConfigurationError(
+                "min_endorsed needs modes to be consistent alone: only in that mode does a client see all others."
+            )
         choices = (
             ("modes", ANY_MODE if self.modes is None else self.modes, ALL_MODES),
             ("units", self.units, ALL_UNITS),
@@ -269,8 +271,8 @@ class DevicePolicy:
         if task.local is not None and (promise is None or task.kind != "train"):
             # Whoever believed it would hide less than masks do, for noise that is on nothing or promised to nobody.
             raise PolicyRefused(
-                "The task asks this device for noise that is no part of a promise, or where nothing is trained.",
-                hint="No coordinator of coterie sends such a task: find out who changed this one.",
+                "The task asks this device for noise without a promise of privacy, or without training.",
+                hint="No coordinator of coterie sends such a task: find out what changed this one.",
                 code="privacy_unkept",
             )
         if promise is None:
@@ -313,7 +315,7 @@ class DevicePolicy:
         need = memory_needed(plan)
         if self.memory_bytes is not None and need > self.memory_bytes:
             raise PolicyRefused(
-                f"Plan {plan.manifest.name!r} needs at least {need} bytes; this device gives {self.memory_bytes}.",
+                f"Plan {plan.manifest.name!r} needs at least {need} bytes; this device allows {self.memory_bytes}.",
                 hint=f"Raise the limit in {self.where('memory_bytes')}, or let the researcher choose a smaller model or"
                 " batch.",
                 code="memory_refused",

@@ -46,7 +46,7 @@ class Rule:
     read: Callable[[object], object | None]
 
 
-def _flag(value: object) -> object | None:
+def _boolean(value: object) -> object | None:
     return value if isinstance(value, bool) else None
 
 
@@ -80,7 +80,7 @@ def _choice(known: Sequence[str]) -> Rule:
     )
 
 
-_FLAG: Final = Rule("true or false, in small letters and without quotes", _flag)
+_FLAG: Final = Rule("true or false, in lower case and without quotes", _boolean)
 _LIMIT: Final = _whole(1)
 
 RULES: Final[Mapping[str, Rule]] = {
@@ -93,7 +93,7 @@ RULES: Final[Mapping[str, Rule]] = {
     "modes": _choice(ALL_MODES),
     "min_endorsed": _whole(2),
     "endorsers": Rule(
-        "a list of one or more public keys of 64 hexadecimal digits in small letters",
+        "a list of one or more public keys of 64 lower-case hexadecimal digits",
         lambda value: _names(value, lambda name: _KEY.match(name) is not None),
     ),
     "max_epsilon": Rule("a number above 0, without quotes, as in 8.0", lambda value: _number(value, below=math.inf)),
@@ -105,7 +105,7 @@ RULES: Final[Mapping[str, Rule]] = {
         lambda value: Path(value) if isinstance(value, str) and value.strip() else None,
     ),
     "signers": Rule(
-        "a list of one or more public keys of 64 hexadecimal digits in small letters; leave the line out to trust the"
+        "a list of one or more public keys of 64 lower-case hexadecimal digits; leave the line out to trust the"
         " population's signers as they were when this device joined",
         lambda value: _names(value, lambda name: _KEY.match(name) is not None),
     ),
@@ -141,13 +141,13 @@ def read_policy(path: Path) -> DevicePolicy:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise _error(
-            path, None, f"this is not TOML: {error}", "Write one `name = value` a line; text stands in quotes."
+            path, None, f"this is not TOML: {error}", "Write one `name = value` per line, with text in quotes."
         ) from error
     if not document:
         raise _error(
             path,
             None,
-            "the file is empty, and would guard nothing",
+            "the file is empty, so it would enforce nothing",
             "Write at least one rule, for example: require_secure_aggregation = true",
         )
     lines = _lines(text)
@@ -233,7 +233,9 @@ def _values(
             raise _unknown(path, line, name, value, rules, prefix)
         found = rules[name].read(value)
         if found is None:
-            raise _error(path, line, f"{name} must be {rules[name].wanted}; it is {_shown(value)}", "Correct the line.")
+            raise _error(
+                path, line, f"{name} must be {rules[name].wanted}; it is {_format(value)}", "Correct the line."
+            )
         values[name] = found
     return values
 
@@ -254,7 +256,7 @@ def _unknown(
         return _error(
             path,
             line,
-            f"{name} stands in the wrong place",
+            f"{name} is in the wrong place",
             "Move it above the line [plan]." if prefix else "Move it below a line [plan].",
         )
     near = nearest(name, rules)
@@ -275,14 +277,14 @@ def _lines(text: str) -> dict[str, int]:
     return lines
 
 
-def _shown(value: object) -> str:
+def _format(value: object) -> str:
     match value:
         case bool():
             return str(value).lower()
         case str():
             return f'the text "{value[:80]}"'
         case list():
-            shown = ", ".join(_shown(item) for item in cast(list[object], value)[:4])
+            shown = ", ".join(_format(item) for item in cast(list[object], value)[:4])
             return f"the list [{shown}]"
         case dict():
             return "a table"

@@ -134,16 +134,16 @@ def preview(membership: Membership, prepared: Prepared, finished: Finished) -> D
 def _section(finished: Finished, name: str, count: int) -> SectionPreview:
     values = np.asarray(finished.sections[name])
     codec = finished.codecs.get(name, "float64" if values.dtype == np.float64 else "float32")
-    return _shown(name, codec, count, finished.sizes[name], values.astype(np.float64))
+    return _preview_of(name, codec, count, finished.sizes[name], values.astype(np.float64))
 
 
 def _counts(finished: Finished, values: RingVector) -> SectionPreview:
     """The section that is of no plan: see `coterie.protocol.secure_sections.COUNTED`."""
     codec, size = finished.codecs[COUNTS], finished.sizes[COUNTS]
-    return _shown(COUNTS, codec, len(values), size, values.astype(np.float64))
+    return _preview_of(COUNTS, codec, len(values), size, values.astype(np.float64))
 
 
-def _shown(name: str, codec: str, count: int, size: int, values: NDArray[np.float64]) -> SectionPreview:
+def _preview_of(name: str, codec: str, count: int, size: int, values: NDArray[np.float64]) -> SectionPreview:
     return SectionPreview(
         name=name,
         codec=codec,

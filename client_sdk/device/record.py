@@ -43,7 +43,7 @@ def read_record(folder: Path) -> Record:
             return Record(membership_in(database), history_in(database))
     except sqlite3.DatabaseError as error:
         raise ConfigurationError(
-            f"{path} cannot be read: {error}.", hint="Start this folder's client once: it mends older files."
+            f"{path} cannot be read: {error}.", hint="Start this folder's client once: it upgrades older files."
         ) from error
     except OSError as error:
         raise storage_error(path, error) from error
@@ -91,7 +91,7 @@ def _settled(path: Path) -> bytes:
                 return found
         time.sleep(_PAUSE_S)
     raise ConfigurationError(
-        f"The client that uses {path.parent} keeps its database busy.",
+        f"The client that uses {path.parent} has locked its database.",
         hint="Try again, or stop that client first.",
         code="store_in_use",
     )

@@ -100,7 +100,7 @@ class Runner:
             update: bytes | None = None
             if in_flight.state == "leased":
                 finished = await self._produce(task, in_flight.release, phase)
-                self._keep(task, finished)
+                self._store_result(task, finished)
                 update = finished.update
             phase[0] = _SENDING
             if task.secure is not None:
@@ -150,7 +150,7 @@ class Runner:
         trainer = self.chosen_trainer()
         at("checking")
         await asyncio.to_thread(trainer.check, prepared.plan, task.kind, policy.threads)
-        self._introduce(task, prepared.plan.manifest)
+        self._announce_plan(task, prepared.plan.manifest)
         self.blobs.prune(keep=frozenset((task.model.sha256, task.plan.id)))
         self.faults.reach("downloaded")
         at("training" if task.kind == "train" else "evaluating")
@@ -195,7 +195,7 @@ class Runner:
             await self._charge(prepared.release)
         return finished
 
-    def _introduce(self, task: Task, manifest: Manifest) -> None:
+    def _announce_plan(self, task: Task, manifest: Manifest) -> None:
         """Remember and tell the owner what a task is for, and who signed it."""
         asks = question_of(manifest)
         self.store.describe(task.id, name=manifest.name, asks=asks)
@@ -235,7 +235,7 @@ class Runner:
         self.emit("state_dropped", task=task.id, experiment=task.experiment, made_in=made.round)
         return {}
 
-    def _keep(self, task: Task, finished: Finished) -> None:
+    def _store_result(self, task: Task, finished: Finished) -> None:
         if finished.vector is not None:
             self.courier.begin(
                 task, finished.vector, finished.client_state, weight=finished.weight, steps=finished.steps
@@ -288,7 +288,7 @@ class Runner:
         self.faults.reach("ended")
         if not ended.masked:
             raise RemoteError(
-                f"The attempt of secure aggregation was over before this device's vector was in it: {ended.cause}.",
+                f"The attempt of secure aggregation ended before this device's vector was included: {ended.cause}.",
                 hint="Nothing of the update has left; the device goes on with its next task.",
                 code="attempt_over",
             )

@@ -175,7 +175,7 @@ class Store:
         """Record that the update's file (see `write_update`) is the answer to this task: from here on no other bytes
         are ever sent for it.
         """
-        self._move(
+        self._set_state(
             task,
             "stored",
             sha256=sha256,
@@ -195,7 +195,7 @@ class Store:
         """Record the first state of a task's attempt: from here on no other vector is ever masked for it."""
         has_state = int(self.state_path(task).exists())
         with self._database.transaction() as database:
-            self._moved(database, task, "attempt", weight=weight, steps=steps, has_state=has_state)
+            self._update_state(database, task, "attempt", weight=weight, steps=steps, has_state=has_state)
             self.attempts.begin(database, task, record)
 
     def write_masked(self, task: str, masked: bytes) -> None:
@@ -215,14 +215,14 @@ class Store:
         outcome: of its attempt, which is over and forgotten by this.
         """
         with self._database.transaction() as database:
-            self._moved(database, task, "pending" if kind == "train" else "reported")
+            self._update_state(database, task, "pending" if kind == "train" else "reported")
             self.attempts.end(database, task, outcome)
         self._remove(self.update_path(task), self.vector_path(task))
 
     def fail(self, task: str, detail: str) -> None:
         """Record that nothing will come of this task; what is secret of its attempt is forgotten."""
         with self._database.transaction() as database:
-            self._moved(database, task, "failed", detail=detail)
+            self._update_state(database, task, "failed", detail=detail)
             self.attempts.end(database, task, "given_up")
         self._remove(self.update_path(task), self.vector_path(task), self.state_path(task))
 
@@ -310,11 +310,11 @@ class Store:
         """Where the client state that the task returned lies."""
         return self.states / f"{_safe(task)}.state"
 
-    def _move(self, task: str, state: str, **columns: str | int) -> None:
+    def _set_state(self, task: str, state: str, **columns: str | int) -> None:
         with self._database.transaction() as database:
-            self._moved(database, task, state, **columns)
+            self._update_state(database, task, state, **columns)
 
-    def _moved(self, database: sqlite3.Connection, task: str, state: str, **columns: str | int) -> None:
+    def _update_state(self, database: sqlite3.Connection, task: str, state: str, **columns: str | int) -> None:
         allowed = [before for before, after in STATES.items() if state in after]
         assignments = "".join(f", {name} = ?" for name in columns)
         marks = ", ".join("?" for _ in allowed)

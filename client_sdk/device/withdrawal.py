@@ -59,7 +59,7 @@ def stop_here(folder: Path, ledger: Path | None = None) -> Left:
         if membership is None:
             raise ConfigurationError(
                 f"The client of {folder} has joined no population, so there is none to leave.",
-                hint="Nothing is to be done.",
+                hint="There is nothing to do.",
                 code="not_joined",
             )
         record = PrivacyLedger(ledger or folder / LEDGER)

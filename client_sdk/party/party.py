@@ -157,7 +157,7 @@ class Party:
     ) -> None:
         self._portal = Portal()
         try:
-            self._client = self._portal.call(_made(Path(folder), judge, ca, on_event))
+            self._client = self._portal.call(_make_client(Path(folder), judge, ca, on_event))
         except BaseException:
             self._portal.close()
             raise
@@ -199,7 +199,7 @@ class Party:
         self.close()
 
 
-async def _made(folder: Path, judge: Judge, ca: str | Path | None, on_event: Listener) -> PartyClient:
+async def _make_client(folder: Path, judge: Judge, ca: str | Path | None, on_event: Listener) -> PartyClient:
     return PartyClient(folder, judge=judge, ca=ca, on_event=on_event)
 
 

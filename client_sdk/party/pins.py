@@ -1,7 +1,8 @@
 """Pins: the identities of partners that this party has accepted, by the partner's name, in a file of its own.
 
 The coordinator tells which key a partner has; that word never makes or replaces a pin. A pin is made from a list that
-was given in advance, or on first use by somebody who has compared the fingerprint with the partner over another channel.
+was given in advance, or on first use by somebody who has compared the fingerprint with the partner over another
+channel.
 """
 
 import re

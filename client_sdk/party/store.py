@@ -122,7 +122,7 @@ class Store:
             )
         if before.terms.digest != made.terms.digest:
             raise InputError(
-                f"The coordinator tells other terms of session {made.session} than when this party joined it: "
+                f"The coordinator states other terms for session {made.session} than when this party joined it: "
                 f"{made.terms.digest[:16]}…, not {before.terms.digest[:16]}….",
                 hint="End the session and make another; the coordinator mixed up its sessions, or is not honest.",
                 code="session_terms",
