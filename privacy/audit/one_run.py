@@ -67,7 +67,7 @@ def epsilon_lower_bound(
     """
     if not (0 < guesses <= canaries and 0 <= correct <= guesses):
         raise errors.ArgumentValueError(
-            f"An audit has 0 < guesses <= canaries and 0 <= correct <= guesses, not {canaries} canaries, {guesses} "
+            f"An audit needs 0 < guesses <= canaries and 0 <= correct <= guesses, not {canaries} canaries, {guesses} "
             f"guesses and {correct} correct."
         )
     if not (0 <= delta < 1 and 0 < confidence < 1):

@@ -60,7 +60,7 @@ def calibrate(
     if by_renyi(_MOST) > epsilon:
         raise errors.ArgumentValueError(
             f"No noise multiplier up to {_MOST:g} makes this ({epsilon:g}, {delta:g})-private; allow a larger epsilon, "
-            "fewer rounds or participations, or less that fails by itself."
+            "fewer rounds or participations, or a smaller failure probability."
         )
     rough = _halved(by_renyi, epsilon)
     return rough if accountant == "rdp" or rough == _LEAST else _refined(best, epsilon, rough)
@@ -99,5 +99,5 @@ def _refined(price: Callable[[float], float], epsilon: float, enough: float) -> 
 def _check(epsilon: float, delta: float) -> None:
     if not (0 < epsilon < math.inf and 0 < delta < 1):
         raise errors.ArgumentValueError(
-            f"A promise has an epsilon above 0 and a delta in (0, 1), not ({epsilon}, {delta})."
+            f"A privacy guarantee needs an epsilon above 0 and a delta in (0, 1), not ({epsilon}, {delta})."
         )

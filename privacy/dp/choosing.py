@@ -43,7 +43,7 @@ def choose(
     small beside so long a vector.
     """
     if not 1 <= contributors <= clients:
-        raise _unfit(f"{contributors} of at most {clients} clients cannot be counted on")
+        raise _refusal(f"{contributors} of at most {clients} clients cannot be counted on")
     found: Terms | None = None
     for width in range(8, 33) if bits is None else (bits,):
         finer = _finest(mechanism, clip, noise_multiplier, length, clients, contributors, width)
@@ -54,7 +54,7 @@ def choose(
             break
     if found is not None:
         return found
-    raise _unfit(
+    raise _refusal(
         f"{clients} vectors of {length} coordinates with a noise multiplier of {noise_multiplier:g} do not fit "
         f"a ring of {bits or 32} bits"
     )
@@ -115,10 +115,10 @@ def _finest(
     return found
 
 
-def _unfit(message: str) -> errors.ExperimentError:
+def _refusal(message: str) -> errors.ExperimentError:
     return errors.ExperimentError(
         f"Distributed noise cannot be chosen: {message}.",
-        hint="Take fewer clients a round, a smaller model, or another epsilon: a multiplier far above 100 makes noise "
+        hint="Use fewer clients per round, a smaller model, or another epsilon: a multiplier far above 100 makes noise "
         "too wide for the ring, one far below 0.1 asks for a grid too fine for it.",
         code="noise_range",
     )

@@ -172,10 +172,10 @@ def event(terms: Terms) -> Concentrated:
     How much that is says the mechanism's row, for S = `square` and d = `padded`.
     delta charges the samplers' distance from exact: (1 + e**ε) times that of all draws, for ε up to 20.
     """
-    return counted(terms.mechanism, terms.square, terms.padded, terms.variance, terms.contributors)
+    return cost_of_sum(terms.mechanism, terms.square, terms.padded, terms.variance, terms.contributors)
 
 
-def counted(
+def cost_of_sum(
     mechanism: DistributedMechanism, square: int, dimension: int, variance: float, contributors: int
 ) -> Concentrated:
     """As `event`, for any sum of whole numbers: square is the largest sum of squares of one client's `dimension`
@@ -188,5 +188,7 @@ def counted(
 
 def _invalid(message: str) -> errors.ArgumentValueError:
     return errors.ArgumentValueError(
-        f"Noise cannot be shared so: {message}.", code="noise_terms", hint="`choose` finds a scale and bits that fit."
+        f"These terms of distributed noise are invalid: {message}.",
+        code="noise_terms",
+        hint="`choose` finds a scale and bits that fit.",
     )

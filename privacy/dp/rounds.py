@@ -88,7 +88,7 @@ def _multiplier(privacy: UserLevel | ExampleLevel, rounds: int, draws: Draws | N
         return privacy.noise_multiplier
     epsilon = privacy.epsilon or 0.0
     if isinstance(privacy, ExampleLevel):
-        known = _known(draws)
+        known = _require_draws(draws)
         try:
             return calibrate(lambda z: _example_cost(z, known, rounds), epsilon, privacy.delta)
         except errors.ArgumentValueError as error:
@@ -100,7 +100,7 @@ def _multiplier(privacy: UserLevel | ExampleLevel, rounds: int, draws: Draws | N
     if privacy.mechanism in MATRIX:
         return 1 / mu
     weights = {round: factor**-2 for round, factor in enumerate(_factors(privacy, rounds), start=1)}
-    return math.sqrt(_worst(weights, privacy, rounds)) / mu
+    return math.sqrt(_largest_sum(weights, privacy, rounds)) / mu
 
 
 def round_noise(privacy: UserLevel, round: int, rounds: int, *, cohort: int) -> RoundNoise:
@@ -144,7 +144,7 @@ def round_cost(
         case LocalLevel():
             return (_local_cost(privacy),)
         case ExampleLevel():
-            return _example_cost(multiplier(privacy, rounds, draws), _known(draws), 1)
+            return _example_cost(multiplier(privacy, rounds, draws), _require_draws(draws), 1)
         case UserLevel():
             pass
     before = sorted(earlier for earlier in released if earlier < round)
@@ -154,11 +154,11 @@ def round_cost(
         return (Gaussian(added**-0.5),) if added > 0 else ()
     if privacy.mechanism in DISTRIBUTED:
         times = dict.fromkeys(before, 1.0)
-        added = _worst({**times, round: 1.0}, privacy, rounds) - _worst(times, privacy, rounds)
+        added = _largest_sum({**times, round: 1.0}, privacy, rounds) - _largest_sum(times, privacy, rounds)
         return _distributed_cost(privacy, round, rounds, cohort, measured) if added > 0.5 else ()
     weights = {earlier: _weight(privacy, earlier, rounds) for earlier in before}
     own = _weight(privacy, round, rounds)
-    added = _worst({**weights, round: own}, privacy, rounds) - _worst(weights, privacy, rounds)
+    added = _largest_sum({**weights, round: own}, privacy, rounds) - _largest_sum(weights, privacy, rounds)
     if added <= 1e-12 * own:
         return ()
     noise = round_noise(privacy, round, rounds, cohort=cohort)
@@ -178,7 +178,7 @@ def whole_cost(
         case LocalLevel():
             return merged([_local_cost(privacy)] * rounds)
         case ExampleLevel():
-            return _example_cost(multiplier(privacy, rounds, draws), _known(draws), rounds)
+            return _example_cost(multiplier(privacy, rounds, draws), _require_draws(draws), rounds)
         case UserLevel() if privacy.mechanism in MATRIX:
             return (Gaussian(multiplier(privacy, rounds)),)
         case UserLevel() if privacy.mechanism in DISTRIBUTED:
@@ -187,7 +187,7 @@ def whole_cost(
         case UserLevel():
             round_noise(privacy, 1, rounds, cohort=cohort)
             weights = {round: _weight(privacy, round, rounds) for round in range(1, rounds + 1)}
-            return (Gaussian(_worst(weights, privacy, rounds) ** -0.5),)
+            return (Gaussian(_largest_sum(weights, privacy, rounds) ** -0.5),)
 
 
 def _factors(privacy: UserLevel, rounds: int) -> tuple[float, ...]:
@@ -204,7 +204,7 @@ def _weight(privacy: UserLevel, round: int, rounds: int) -> float:
     return (multiplier(privacy, rounds) * _factors(privacy, rounds)[round - 1]) ** -2
 
 
-def _worst(weights: Mapping[int, float], privacy: UserLevel, rounds: int) -> float:
+def _largest_sum(weights: Mapping[int, float], privacy: UserLevel, rounds: int) -> float:
     """The largest sum of weights of rounds that one device may have, among these rounds."""
     if not weights:
         return 0.0
@@ -253,10 +253,11 @@ def _example_cost(multiplier: float, draws: Draws, rounds: int) -> tuple[Event, 
     return (SampledGaussian(multiplier, draws.rate, draws.steps * rounds), *fails)
 
 
-def _known(draws: Draws | None) -> Draws:
+def _require_draws(draws: Draws | None) -> Draws:
     if draws is None:
         raise errors.ExperimentError(
-            "ExampleLevel costs what its devices draw: give Draws(rate, steps), the public bounds of one round.",
+            "The cost of ExampleLevel depends on what devices draw: give Draws(rate, steps), the public bounds of "
+            "one round.",
             code="privacy_invalid",
         )
     return draws

@@ -60,7 +60,7 @@ class Entry:
             )
         except (KeyError, TypeError, ValueError) as error:
             raise errors.InputError(
-                f"This is no entry of a ledger: {str(error)[:200]}.", code="ledger_entry"
+                f"This is not an entry of a ledger: {str(error)[:200]}.", code="ledger_entry"
             ) from error
 
 
@@ -147,7 +147,7 @@ def proven(entry: Entry, public: str) -> str | None:
     public: the key, hex.
     """
     rules = (
-        (entry.digest == digest_of(_covered(entry)), "its digest is not that of its content: it was changed"),
+        (entry.digest == digest_of(_covered(entry)), "its digest does not match its content: it was changed"),
         (_signed(public, entry), "its signature is not the coordinator's"),
     )
     return next((why for holds, why in rules if not holds), None)
@@ -157,8 +157,8 @@ def _fault(head: Head, entry: Entry, public: str | None) -> str | None:
     rules = (
         (entry.population == head.population, f"it is of the population {entry.population[:64]!r}"),
         (entry.sequence == head.sequence + 1, f"its number is {entry.sequence}, so entries are missing or moved"),
-        (entry.previous == head.digest, "it does not follow the entry before"),
-        (entry.digest == digest_of(_covered(entry)), "its digest is not that of its content: it was changed"),
+        (entry.previous == head.digest, "it does not follow the previous entry"),
+        (entry.digest == digest_of(_covered(entry)), "its digest does not match its content: it was changed"),
         (public is None or _signed(public, entry), "its signature is not the coordinator's"),
     )
     return next((why for holds, why in rules if not holds), None)

@@ -141,5 +141,5 @@ def event_from_json(value: Mapping[str, Any]) -> Event:
         return _READ[value["kind"]](value)
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise errors.InputError(
-            f"This is no event of a ledger: {type(error).__name__}: {str(error)[:200]}.", code="ledger_entry"
+            f"This is not an event of a ledger: {type(error).__name__}: {str(error)[:200]}.", code="ledger_entry"
         ) from error

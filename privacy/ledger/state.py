@@ -87,7 +87,7 @@ class Folding:
         if isinstance(event, Limit):
             self._limit(event)
         else:
-            charge = self._moved(at, event)
+            charge = self._next_charge(at, event)
             self.charges[charge.experiment, charge.round] = charge
         self.at = at
 
@@ -101,7 +101,7 @@ class Folding:
         if event.bound is not None:
             self.limits[event.scope] = event.bound
 
-    def _moved(self, at: int, event: Reserve | Spend | Refund) -> Charge:
+    def _next_charge(self, at: int, event: Reserve | Spend | Refund) -> Charge:
         before = self.charges.get((event.experiment, event.round))
         standing = _MOVES.get((None if before is None else before.standing, type(event)))
         match event:

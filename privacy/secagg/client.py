@@ -166,7 +166,7 @@ def step(
     told = sha256_hex(message.model_dump_json().encode("utf-8"))
     rule = TABLE[state.phase].get(type(message))
     if rule is None:
-        return state, _said(state, message, told)
+        return state, _earlier_answer(state, message, told)
     if identity.public != state.advertised.identity:
         raise errors.ConfigurationError(
             "The device's identity key is not the one that it began this attempt with.", code="key_invalid"
@@ -205,7 +205,7 @@ def diagram() -> str:
     return "\n".join([*lines, f"    {Phase.ENDED.value} --> [*]"]) + "\n"
 
 
-def _said(state: ClientState, message: ToClient, told: str) -> Answer | None:
+def _earlier_answer(state: ClientState, message: ToClient, told: str) -> Answer | None:
     """The answer that was given to this very message before."""
     phase = _PHASE_OF[type(message)]
     before = state.answered.get(phase)

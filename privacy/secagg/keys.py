@@ -74,8 +74,8 @@ def check_public(public: bytes) -> None:
         raise _invalid(f"An X25519 public key has {KEY_BYTES} bytes, not {len(public)}")
     if not is_canonical(public):
         raise _invalid(
-            f"The public key {public.hex()} is not one that X25519 makes: it has small order and shares no secret with "
-            "anyone, or it is another spelling of a key"
+            f"The public key {public.hex()} is not a valid X25519 key: it has small order and shares no secret with "
+            "anyone, or it is not in canonical form"
         )
 
 

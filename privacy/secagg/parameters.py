@@ -114,8 +114,8 @@ def _on_ring(clients: int, bad: int, dropped: int, degree: int, mode: Mode) -> i
     pairs = clients * (clients - degree - 1)  # twice the number of ways to cut the ring in two places
     if degree <= lost and pairs * comb(lost, degree) << SECURITY_BITS + 1 >= 2 * comb(clients, degree):
         return None
-    corrupt = _most(_ways(clients, bad, degree), clients << SECURITY_BITS + 1)
-    alive = degree - _most(_ways(clients, dropped, degree), clients << CORRECTNESS_BITS)
+    corrupt = _most(_ways_to_hold(clients, bad, degree), clients << SECURITY_BITS + 1)
+    alive = degree - _most(_ways_to_hold(clients, dropped, degree), clients << CORRECTNESS_BITS)
     threshold = max(2, corrupt + 1)
     if mode == "consistent":
         threshold = max(threshold, (degree + corrupt) // 2 + 1)
@@ -133,7 +133,7 @@ def _complete(clients: int, bad: int, dropped: int, mode: Mode) -> int | None:
     return threshold if threshold <= alive else None
 
 
-def _ways(clients: int, marked: int, degree: int) -> list[int]:
+def _ways_to_hold(clients: int, marked: int, degree: int) -> list[int]:
     """In how many ways `degree` of the clients hold x of the marked ones, for x from 0 to `degree`."""
     chosen, others = _choices(marked, degree), _choices(clients - marked, degree)
     return [chosen[x] * others[degree - x] for x in range(degree + 1)]

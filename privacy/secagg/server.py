@@ -192,7 +192,7 @@ def position_of(state: ServerState, device: str) -> int:
             return entry.position
     raise errors.SecureAggregationRefused(
         f"Device {device} has no place in this attempt.",
-        hint="It did not bring its keys in time; the next round may take it.",
+        hint="It did not send its keys in time; it may join the next round.",
         code="secagg_roster",
     )
 

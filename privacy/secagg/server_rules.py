@@ -109,15 +109,15 @@ def advertise(state: ServerState, event: Advertised) -> Step:
         if (known.device, known.identity, known.mask_key, known.channel_key) == mine:
             return state, ()
         if known.device == entry.device or known.identity == entry.identity:
-            raise _refused("A client that has brought its keys brings others", code="secagg_repeated")
+            raise _refused("A client that has sent its keys sends other keys", code="secagg_repeated")
         if {known.mask_key, known.channel_key} & {entry.mask_key, entry.channel_key}:
-            raise _refused("A client brings a key that another one has brought", code="secagg_roster")
+            raise _refused("A client sends a key that another client has sent", code="secagg_roster")
     if keys.mask_key == keys.channel_key:
-        raise _refused("A client brings one key for both uses", code="secagg_roster")
+        raise _refused("A client sends one key for both uses", code="secagg_roster")
     for key in (keys.mask_key, keys.channel_key):
         check_public(bytes.fromhex(key))
     if state.clients >= state.terms.max_clients:
-        raise _refused(f"The roster has its {state.terms.max_clients} clients already", code="secagg_cohort")
+        raise _refused(f"The roster already has its {state.terms.max_clients} clients", code="secagg_cohort")
     return replace(state, entries=(*state.entries, entry)), ()
 
 
@@ -141,7 +141,7 @@ def deal(state: ServerState, event: Shared) -> Step:
     if before == dealt:
         return state, ()
     if before is not None:
-        raise _refused(f"Place {event.position} deals its shares a second time, and others", code="secagg_repeated")
+        raise _refused(f"Place {event.position} deals other shares a second time", code="secagg_repeated")
     if event.shares.boxes.keys() != set(state.near(event.position)):
         raise _refused(f"Place {event.position} deals shares to others than its neighbours", code="secagg_box")
     after = replace(state, dealt={**state.dealt, event.position: dealt})
@@ -176,7 +176,7 @@ def arrive(state: ServerState, event: MaskedArrived) -> Step:
     _check_place(state, event.position)
     if event.position not in state.dealt:
         raise _refused(
-            f"Place {event.position} dealt no shares, so its masks could not be taken off", code="secagg_phase"
+            f"Place {event.position} dealt no shares, so its masks could not be removed", code="secagg_phase"
         )
     after = replace(state, arrived=state.arrived | {event.position})
     return close_masked(after, PhaseDeadline()) if len(after.arrived) == len(state.dealt) else (after, ())
@@ -221,7 +221,7 @@ def reveal(state: ServerState, event: Revealed) -> Step:
     if before == event.reveal:
         return state, ()
     if before is not None:
-        raise _refused(f"Place {event.position} reveals a second time, and other shares", code="secagg_repeated")
+        raise _refused(f"Place {event.position} reveals other shares a second time", code="secagg_repeated")
     near = state.dealt.keys() & set(state.near(event.position))
     if event.reveal.self_shares.keys() != near & state.arrived:
         raise _refused(
@@ -280,17 +280,17 @@ def _lonely(state: ServerState, answering: frozenset[int]) -> int | None:
 
 def _sealed_seed(state: ServerState, place: int) -> Sealed:
     promised = state.dealt[place].commitment
-    shares = {giver: state.revealed[giver].self_shares[place] for giver in _givers(state, place)}
+    shares = {giver: state.revealed[giver].self_shares[place] for giver in _revealing_neighbours(state, place)}
     return _sealed(state, place, shares, lambda seed: commitment(state.context, place, seed) == promised)
 
 
 def _sealed_key(state: ServerState, place: int) -> Sealed:
     public = state.entries[place].mask_key
-    shares = {giver: state.revealed[giver].mask_shares[place] for giver in _givers(state, place)}
+    shares = {giver: state.revealed[giver].mask_shares[place] for giver in _revealing_neighbours(state, place)}
     return _sealed(state, place, shares, lambda private: KeyPair.from_private(private).public.hex() == public)
 
 
-def _givers(state: ServerState, place: int) -> list[int]:
+def _revealing_neighbours(state: ServerState, place: int) -> list[int]:
     return [near for near in state.near(place) if near in state.revealed]
 
 
@@ -324,5 +324,5 @@ def _fail(state: ServerState, cause: Cause, detail: str) -> Step:
 
 def _refused(message: str, code: str) -> errors.SecureAggregationRefused:
     return errors.SecureAggregationRefused(
-        f"{message}.", hint="The client does not keep to the protocol; the attempt goes on without it.", code=code
+        f"{message}.", hint="The client violates the protocol; the attempt continues without it.", code=code
     )

@@ -57,7 +57,7 @@ class Cause(Enum):
 
 
 _SENTENCES: Mapping[Cause, str] = {
-    Cause.TOO_FEW_CLIENTS: "fewer clients brought their keys than the terms ask for",
+    Cause.TOO_FEW_CLIENTS: "fewer clients sent their keys than the terms require",
     Cause.NO_PARAMETERS: "so many clients cannot withstand so many corrupt and dropped ones",
     Cause.TOO_FEW_DEALT: "too few clients dealt their shares",
     Cause.TOO_FEW_SURVIVORS: "too few masked vectors arrived to open the sum",

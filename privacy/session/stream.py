@@ -89,7 +89,7 @@ def take(state: Stream, pair: bytes, data: bytes) -> tuple[Stream, bytes]:
     cipher = AESGCM(state.key)
     place, index = 0, state.index
     while len(held) - place > CHUNK + TAG:
-        out.append(_opened(cipher, state, index, held[place : place + CHUNK + TAG], last=False))
+        out.append(_decrypt(cipher, state, index, held[place : place + CHUNK + TAG], last=False))
         place, index = place + CHUNK + TAG, index + 1
     return replace(state, index=index, rest=held[place:]), b"".join(out)
 
@@ -100,8 +100,8 @@ def close(state: Stream) -> bytes:
     Raises errors.InputError (``session_seal``) where the message was cut off or changed.
     """
     if not state.key:
-        raise _changed(state)
-    return _opened(AESGCM(state.key), state, state.index, state.rest, last=True)
+        raise _seal_broken(state)
+    return _decrypt(AESGCM(state.key), state, state.index, state.rest, last=True)
 
 
 def _keyed(state: Stream, pair: bytes, salt: bytes) -> Stream:
@@ -115,14 +115,14 @@ def _nonce(prefix: bytes, index: int, *, last: bool) -> bytes:
     return prefix + index.to_bytes(4, "big") + bytes([last])
 
 
-def _opened(cipher: AESGCM, state: Stream, index: int, chunk: bytes, *, last: bool) -> bytes:
+def _decrypt(cipher: AESGCM, state: Stream, index: int, chunk: bytes, *, last: bool) -> bytes:
     try:
         return cipher.decrypt(_nonce(state.prefix, index, last=last), chunk, state.header)
     except (InvalidTag, ValueError):
-        raise _changed(state) from None
+        raise _seal_broken(state) from None
 
 
-def _changed(state: Stream) -> errors.InputError:
+def _seal_broken(state: Stream) -> errors.InputError:
     return errors.InputError(
         f"Chunk {state.index} of the message {state.header.decode()} does not open: it was changed, cut off or put in "
         "another place on its way, or sealed for somebody else.",

@@ -135,7 +135,7 @@ def test_policy_and_budget_from_the_command_line(program: Program, tmp_path: Pat
     assert (continued["population"], continued["fault"]) == ("people", None)
     entry = json.loads(receipt.read_text())
     for changes, told in (
-        ({"sequence": 12}, "its digest is not that of its content"),
+        ({"sequence": 12}, "its digest does not match its content"),
         ({"signature": "A" * 86 + "=="}, "its signature is not the coordinator's"),
     ):
         receipt.write_text(json.dumps({**entry, **changes}))
@@ -172,7 +172,7 @@ def test_policy_and_budget_from_the_command_line(program: Program, tmp_path: Pat
         )
     database.close()
     (broken,) = run("budget", "verify", "people", code=1)
-    assert broken["broken"] == 4 and "entry 4: its digest is not that of its content" in broken["fault"]
+    assert broken["broken"] == 4 and "entry 4: its digest does not match its content" in broken["fault"]
     for words in (("budget", "plot", "people"), ("budget", "receipt", "people")):
         (problem,) = run(*words, code=BAD_INPUT)
         assert problem["code"] == "ledger_broken"

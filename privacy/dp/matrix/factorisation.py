@@ -55,7 +55,7 @@ class NoiseState:
         """Read what ``to_tensors`` wrote. Raises errors.InputError (``noise_state_invalid``)."""
         step, held = tensors.get("noise.step"), tensors.get("noise.held")
         if step is None or held is None or step.size != 1 or held.ndim != 2 or held.dtype != np.float64:
-            raise errors.InputError("This is no state of correlated noise.", code="noise_state_invalid")
+            raise errors.InputError("This is not a state of correlated noise.", code="noise_state_invalid")
         return NoiseState(int(step.reshape(-1)[0]), held)
 
 
@@ -173,7 +173,7 @@ class Factorisation:
             )
             made.shares()
         except (KeyError, TypeError, ValueError) as error:
-            raise errors.InputError("This is no factorisation.", code="noise_state_invalid") from error
+            raise errors.InputError("This is not a factorisation.", code="noise_state_invalid") from error
         return made
 
 
@@ -189,11 +189,11 @@ def factorisation(privacy: UserLevel, rounds: int) -> Factorisation:
             code="privacy_invalid",
         )
     bands = privacy.bands or privacy.min_separation
-    return _made(privacy.mechanism, rounds, privacy.min_separation, privacy.max_participations, bands, privacy.buffers)
+    return _make(privacy.mechanism, rounds, privacy.min_separation, privacy.max_participations, bands, privacy.buffers)
 
 
 @lru_cache(maxsize=64)
-def _made(
+def _make(
     mechanism: str, rounds: int, min_separation: int, participations: int | None, bands: int, buffers: int
 ) -> Factorisation:
     column: Column | None = None
