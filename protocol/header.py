@@ -75,7 +75,7 @@ class UpdateHeader:
                 )
         if self.clients < 1 or (self.kind == "update" and self.clients != 1):
             raise errors.UpdateRefused(
-                f"An {self.kind} of {self.clients} clients cannot be; an update is of one, an accumulator of one or "
+                f"An {self.kind} cannot be of {self.clients} clients; an update is of one, an accumulator of one or "
                 "more.",
                 code="bad_clients",
             )

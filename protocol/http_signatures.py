@@ -193,7 +193,7 @@ def check_content_digest(field: str, sha256: str) -> None:
     """
     if promised_digest(field) != sha256:
         raise RequestRefused(
-            f"The body does not have the digest that {CONTENT_DIGEST} promised: it is not what was signed.",
+            f"The body does not match its {CONTENT_DIGEST}: it is not what was signed.",
             hint="Send the request again.",
             code="content_digest_mismatch",
         )
@@ -209,7 +209,7 @@ def promised_digest(field: str) -> str:
         pass
     raise RequestRefused(
         f"{CONTENT_DIGEST} must be sha-256=:<base64 of 32 bytes>: and nothing else.",
-        hint="A request without a body has the digest of no bytes.",
+        hint="A request without a body has the digest of the empty string.",
         code="content_digest_malformed",
     )
 
@@ -221,7 +221,7 @@ def authority_of(host: str, scheme: str) -> str:
 
 def malformed(why: str) -> Unauthenticated:
     """The refusal of a signature outside of this profile."""
-    return Unauthenticated(f"The request is not signed as it must be: {why}.", hint=_HINT, code="signature_malformed")
+    return Unauthenticated(f"The signature of the request is malformed: {why}.", hint=_HINT, code="signature_malformed")
 
 
 def _inner_list(names: Iterable[str], parameters: Mapping[str, Any]) -> str:
@@ -238,7 +238,7 @@ def _dictionary(name: str, fields: Mapping[str, str]) -> dict[str, Any]:
     try:
         found = http_sf.parse(fields[name.lower()].encode("ascii"), tltype="dictionary", on_duplicate_key=twice)
     except (http_sf.StructuredFieldError, UnicodeEncodeError) as error:
-        raise malformed(f"{name} is no dictionary of RFC 9651 ({error})") from None
+        raise malformed(f"{name} is not a dictionary of RFC 9651 ({error})") from None
     return cast(dict[str, Any], found)
 
 
@@ -247,7 +247,7 @@ def _check_parameters(parameters: Mapping[str, Any]) -> None:
     missing = [name for name in _REQUIRED if type(parameters.get(name)) is not str]
     if unknown or missing:
         raise malformed(
-            f"its parameters are the strings {', '.join(_REQUIRED)}, and created if you like"
+            f"its parameters are the strings {', '.join(_REQUIRED)}, and optionally created"
             + (f"; {', '.join(missing)} is missing" if missing else f"; {', '.join(unknown)} is not known")
         )
     for name, value in (("alg", ALGORITHM), ("tag", TAG)):

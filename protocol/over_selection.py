@@ -24,7 +24,7 @@ def smallest_selection(goal: int, dropout: float, confidence: float = CONFIDENCE
     """
     if goal < 1 or not 0 <= dropout < 1 or not 0 < confidence < 1:
         raise InputError(
-            f"There is no selection for a goal of {goal}, a dropout of {dropout} and a confidence of {confidence}.",
+            f"No number of tasks reaches a goal of {goal}, a dropout of {dropout} and a confidence of {confidence}.",
             hint="Give a goal of at least 1, a dropout in [0, 1) and a confidence in (0, 1).",
             code="selection_invalid",
         )

@@ -123,7 +123,7 @@ class RoundPolicy(ByHand):
             ),
             (
                 self.buffered and self.selection != "uniform",
-                "buffered rounds take whoever comes next; leave selection out",
+                "buffered rounds take the next device that asks; leave selection out",
             ),
             (
                 self.trusted is not None and not training,

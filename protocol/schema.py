@@ -81,7 +81,7 @@ class Feature:
     def to_json(self) -> dict[str, Any]:
         """Every field by name, as JSON values; those of text only where they are set."""
         text = {"encoding": self.encoding, "vocabulary": None if self.vocabulary is None else list(self.vocabulary)}
-        return _set(text) | {
+        return _defined_fields(text) | {
             "name": self.name,
             "dtype": self.dtype,
             "shape": list(self.shape),
@@ -128,7 +128,7 @@ class Label:
     def to_json(self) -> dict[str, Any]:
         """Every field by name, as JSON values; ``others`` and ``constant`` only where they are set."""
         rare = {"others": None if self.others == "refused" else self.others, "constant": self.constant}
-        return _set(rare) | {
+        return _defined_fields(rare) | {
             "name": self.name,
             "dtype": self.dtype,
             "classes": None if self.classes is None else list(self.classes),
@@ -151,14 +151,14 @@ class DataSchema:
         if not all(isinstance(feature, Feature) for feature in listed) or not isinstance(
             cast(object, self.label), Label
         ):
-            raise _invalid("Parts in the data schema: it has a tuple of Features, (Feature(...),), and one Label.")
+            raise _invalid("The data schema must have a tuple of Features, (Feature(...),), and one Label.")
         names = [*(feature.name for feature in self.features), self.label.name]
         sources = list(self.sources)
         _require(
             "schema",
             [
                 (0 < len(self.features) <= MOST_FEATURES, f"it needs 1 to {MOST_FEATURES} features"),
-                (len(set(names)) == len(names), "features and label must have names of their own"),
+                (len(set(names)) == len(names), "features and label must have distinct names"),
                 (len(set(sources)) == len(sources), "no two features, and not the label, may read the same column"),
             ],
         )
@@ -252,7 +252,7 @@ class DataSchema:
             missing = [column for column in names if column not in arrays]
             if missing:
                 raise errors.DataError(
-                    f"{source}: {_listed(missing)} missing; found {', '.join(sorted(arrays)[:20]) or 'nothing'}.",
+                    f"{source}: {_list_columns(missing)} missing; found {', '.join(sorted(arrays)[:20]) or 'nothing'}.",
                     hint=f"The schema reads {self._reads()}.",
                     code="data_missing",
                     column=missing[0],
@@ -260,7 +260,7 @@ class DataSchema:
             masked = [column for column in names if isinstance(arrays[column], np.ma.MaskedArray)]
             if masked:
                 raise errors.DataError(
-                    f"{source}: {_listed(masked)} masked, and a mask would be dropped without a word.",
+                    f"{source}: {_list_columns(masked)} masked, and the mask would be silently dropped.",
                     hint="Leave out the masked rows, or fill them, before handing the array over.",
                     code="data_masked",
                     column=masked[0],
@@ -269,7 +269,7 @@ class DataSchema:
         surplus = sorted(set(arrays) - {column for group in given.values() for column in group})
         if surplus:
             raise errors.DataError(
-                f"{source}: {_listed(surplus)} not in the schema.",
+                f"{source}: {_list_columns(surplus)} not in the schema.",
                 hint=f"Leave them out; the schema reads {self._reads()}.",
                 code="data_surplus",
                 column=surplus[0],
@@ -316,7 +316,7 @@ def _frozen(value: object) -> object:
     return tuple(cast(list[object], value)) if isinstance(value, list) else value
 
 
-def _set(fields: Mapping[str, Any]) -> dict[str, Any]:
+def _defined_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None}
 
 
@@ -339,7 +339,7 @@ def _require(name: object, rules: list[tuple[bool, str]]) -> None:
             raise _invalid(f"{str(name)[:64]!r} in the data schema: {why}.")
 
 
-def _listed(names: list[str]) -> str:
+def _list_columns(names: list[str]) -> str:
     shown = ", ".join(repr(name) for name in names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
     return f"column {shown} is" if len(names) == 1 else f"columns {shown} are"
 

@@ -102,14 +102,14 @@ class SessionCreate(Request):
     def _distinct(self) -> Self:
         names = [role.name for role in self.roles]
         if len(set(names)) != len(names):
-            raise ValueError("each role must have a name of its own")
+            raise ValueError("each role must have its own name")
         parties = [role.party for role in self.roles]
         if len(set(parties)) != len(parties):
             raise ValueError("each role must be for another party, since keys are pinned by its name")
         if len(set(self.stages)) != len(self.stages):
-            raise ValueError("each stage must have a name of its own")
+            raise ValueError("each stage must have its own name")
         if KEYS_STAGE in self.stages:
-            raise ValueError(f"the stage {KEYS_STAGE!r} is kept for the exchange of keys")
+            raise ValueError(f"the stage {KEYS_STAGE!r} is reserved for the exchange of keys")
         return self
 
 

@@ -52,7 +52,7 @@ def ask(
         where = f" at {source}" if source else ""
         raise errors.ExperimentError(
             f"{what} raised {type(error).__name__}{where}: {error} (given {given}).",
-            hint="It also runs on plain arrays, without an experiment: call it by itself and mend that line.",
+            hint="It also runs on plain arrays, without an experiment: call it by itself and fix that line.",
             code=code,
         ) from error
 

@@ -85,7 +85,7 @@ class Pins:
         except (ValidationError, InputError) as error:
             raise ConfigurationError(
                 f'{self.path} is not a list of partners: it must read {{"partners": {{"NAME": "FINGERPRINT", …}}}}.',
-                hint="Restore it from a copy, or mend it by hand.",
+                hint="Restore it from a copy, or fix it by hand.",
                 code="pins_unreadable",
             ) from error
 

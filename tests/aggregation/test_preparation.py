@@ -437,7 +437,7 @@ def test_sums_stay_exact_for_a_thousand_clients() -> None:
         (lambda: Category("x", among=("\ud800",)), "texts of 1 to 63 bytes"),
         (lambda: Category("x", among=("a", "a")), "names a text twice"),
         (lambda: Draft(("age",), label=Label(name="y")), "features must be a tuple"),  # pyright: ignore[reportArgumentType]
-        (lambda: Draft((Number("age"), Category("age")), label=Label(name="y")), "names of their own"),
+        (lambda: Draft((Number("age"), Category("age")), label=Label(name="y")), "distinct names"),
         (lambda: Draft((Number("age"),), label=Number("y")), "the label must be"),  # pyright: ignore[reportArgumentType]
     ],
 )

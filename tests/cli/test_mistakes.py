@@ -200,11 +200,11 @@ MISTAKES: dict[str, Mistake] = {
     ),
     "text among numbers": Mistake(
         lambda place: site(place, "text.csv", FIRST_ROW, r"\1warm,"),
-        "data_cell", ("text.csv: column 'temperature', row 1", "'warm' is not a number", "Mend or drop"),
+        "data_cell", ("text.csv: column 'temperature', row 1", "'warm' is not a number", "Fix or drop"),
     ),
     "NaN among numbers": Mistake(
         lambda place: site(place, "nan.csv", FIRST_ROW, r"\1nan,"),
-        "data_cell", ("nan.csv: column 'temperature', row 1", "not a finite number", "Mend or drop"),
+        "data_cell", ("nan.csv: column 'temperature', row 1", "not a finite number", "Fix or drop"),
     ),
     "a number out of range": Mistake(
         lambda place: site(place, "range.csv", FIRST_ROW, r"\g<1>99999,"),

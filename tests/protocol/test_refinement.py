@@ -34,7 +34,10 @@ def test_statistics_and_vocabularies_make_a_finer_reading(schema: DataSchema) ->
 @pytest.mark.parametrize(
     ("schema", "words"),
     [
-        (DataSchema((SCALED, Feature(name="salary")), CLASSES), "reads salary as 'salary', which was not declared so"),
+        (
+            DataSchema((SCALED, Feature(name="salary")), CLASSES),
+            "reads salary as 'salary', which is not how it was declared",
+        ),
         (DataSchema((replace(AGE, columns=("salary",)),), CLASSES), "reads salary as 'age'"),
         (DataSchema((replace(AGE, high=200),), CLASSES), "reads 'age' otherwise"),
         (DataSchema((replace(AGE, dtype="int32"),), CLASSES), "reads 'age' otherwise"),
