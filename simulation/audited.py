@@ -110,7 +110,7 @@ def _no_marks(experiment: Experiment) -> str | None:
     if not isinstance(experiment.privacy, UserLevel):
         return None
     if experiment.secure is not None and experiment.secure.groups is not None:
-        return "a robust rule stands between the noise of the groups and what is seen, and no test is known for that"
+        return "a robust rule is applied after the noise of the groups, and no test is known for that"
     return None
 
 
@@ -174,7 +174,7 @@ def _claim(shaped: Experiment, asked: Asked, length: int) -> tuple[float, float 
 def _strengths(shaped: Experiment, white: Matrix) -> Matrix:
     privacy, policy = shaped.privacy, shaped.rounds
     most = privacy.max_participations if isinstance(privacy, UserLevel) else None
-    return expected_strengths(white, apart=_apart(shaped), most=most or policy.rounds)
+    return expected_strengths(white, apart=_rounds_apart(shaped), most=most or policy.rounds)
 
 
 def _surplus(shaped: Experiment) -> float:
@@ -188,7 +188,7 @@ def _surplus(shaped: Experiment) -> float:
     return math.sqrt(policy.cohort / honest)
 
 
-def _apart(experiment: Experiment) -> int:
+def _rounds_apart(experiment: Experiment) -> int:
     """Rounds from one participation of a device to its next one."""
     privacy, rest = experiment.privacy, experiment.rounds.rest_rounds + 1
     return max(rest, privacy.min_separation) if isinstance(privacy, UserLevel) else rest
@@ -201,7 +201,7 @@ def _shaped(experiment: Experiment, clients: int, rounds: int | None) -> Experim
     policy, privacy = experiment.rounds, experiment.privacy
     asked_epsilon = not isinstance(privacy, UserLevel) or privacy.epsilon is not None
     count = min(policy.rounds, ROUNDS if asked_epsilon else policy.rounds) if rounds is None else rounds
-    cohort = clients // min(_apart(experiment), count)
+    cohort = clients // min(_rounds_apart(experiment), count)
     if isinstance(privacy, UserLevel):
         times = privacy.max_participations or count
         cohort = min(cohort, max(1, times * clients // count))

@@ -113,7 +113,7 @@ def audit_by_canaries(
     """
     if experiment.rounds.purpose != "train":
         raise ExperimentError(
-            f"Experiment {experiment.name!r} trains nothing, so there is nothing to look at.", code="audit_nothing"
+            f"Experiment {experiment.name!r} trains nothing, so there is nothing to audit.", code="audit_nothing"
         )
     asked = Asked(canaries=canaries, rounds=rounds, claimed=claimed, delta=delta, confidence=confidence)
     impossible = no_canaries(experiment)
@@ -137,9 +137,9 @@ def audit_by_canaries(
     result = simulate_full(seen, everyone, trainer=watching, workers=workers, on_event=on_event)
     if not released:
         raise ExperimentError(
-            "No round of the audited run released anything, so there is nothing to look at.", code="audit_nothing"
+            "No round of the audited run released anything, so there is nothing to audit.", code="audit_nothing"
         )
-    return _judged(terms, marked, np.stack(released, axis=1), watching.chosen, result.history)
+    return _judge(terms, marked, np.stack(released, axis=1), watching.chosen, result.history)
 
 
 def _cannot(because: str, asked: Asked) -> CanaryAudit:
@@ -194,7 +194,7 @@ def _read(experiment: Experiment, source: DataSource, number: int) -> DataSource
         raise
 
 
-def _judged(
+def _judge(
     terms: Audited, marked: Canaries, scores: Vector, chosen: Mapping[int, set[int]], history: History
 ) -> CanaryAudit:
     """scores: ``[canaries, releases]``."""

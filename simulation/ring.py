@@ -62,7 +62,7 @@ class RingSurvey:
         fewest = max(self.running.terms.min_clients, FEWEST_CLIENTS)
         if summed.survivors < fewest:
             raise errors.UpdateRefused(
-                f"{summed.survivors} clients have evaluated; a sum is opened from {fewest} on.",
+                f"{summed.survivors} clients have evaluated; a sum is opened only over {fewest} or more.",
                 code="too_few_clients",
             )
         return secure_evaluation(

@@ -99,20 +99,21 @@ class Simulation:
             return None
         if not 0 <= client < self.clients:
             raise ConfigurationError(
-                f"There is no client {client}: the simulation's are 0 to {self.clients - 1}.", code="client_unknown"
+                f"There is no client {client}: the clients of the simulation are 0 to {self.clients - 1}.",
+                code="client_unknown",
             )
         return of_plan(self.states.get(client, {}))
 
     def save_infer(self, path: str | Path, *, client: int | None = None, best: bool = True) -> Path:
         """Write `infer` to a file, whole or not at all, and return its path."""
-        return _written(Path(path), self.infer(client=client, best=best))
+        return _write_file(Path(path), self.infer(client=client, best=best))
 
     def save_weights(self, path: str | Path, *, best: bool = True) -> Path:
         """Write the version's weights as a safetensors file, whole or not at all, and return its path."""
-        return _written(Path(path), encode_tensors(self.best if best else self.weights))
+        return _write_file(Path(path), encode_tensors(self.best if best else self.weights))
 
 
-def _written(path: Path, data: bytes) -> Path:
+def _write_file(path: Path, data: bytes) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     write_durably(path, data)
     return path
@@ -215,7 +216,7 @@ def simulate_full(
     trusted = experiment.rounds.trusted
     if trusted is not None and not (trusted.isdecimal() and int(trusted) < len(population)):
         raise ExperimentError(
-            f"The trusted client {trusted!r} is none of the simulation's, which are 0 to {len(population) - 1}.",
+            f"The trusted client {trusted!r} is not in the simulation, whose clients are 0 to {len(population) - 1}.",
             hint="Name a client by its number: RoundPolicy(trusted='3').",
             code="trusted_unknown",
         )

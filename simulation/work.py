@@ -181,7 +181,7 @@ class Workplace:
             state=result.client_state,
             slices=result.slices,
         )
-        return self._leaving(told, state, assignment, result.finite)
+        return self._encode_result(told, state, assignment, result.finite)
 
     def _put_in(self, number: int, made: Contribution, state: Tensors, assignment: Assignment) -> Trained:
         """What a client sends under a promise of privacy, whatever became of its training."""
@@ -196,19 +196,19 @@ class Workplace:
         )
         if assignment.local is not None:
             told = self._noised(told, assignment)
-        left = self._leaving(told, state, assignment, frozenset())
+        left = self._encode_result(told, state, assignment, frozenset())
         if left.refused is None:
             return left
         instead = zeros(self.plan.manifest.sections, of_plan(state))
         silent = replace(told, sections=instead.sections, state=instead.state)
-        return self._leaving(silent, state, assignment, frozenset())
+        return self._encode_result(silent, state, assignment, frozenset())
 
-    def _leaving(self, told: Trained, state: Tensors, assignment: Assignment, finite: frozenset[str]) -> Trained:
+    def _encode_result(self, told: Trained, state: Tensors, assignment: Assignment, finite: frozenset[str]) -> Trained:
         """What was made, as it crosses the wire; ``refused`` where it cannot. finite: sections that need no look."""
         if assignment.secure is not None:
             return self._summed(told, assignment)
         if self._codec == PLAIN:
-            return self._plain(told, assignment, finite)
+            return self._plain_result(told, assignment, finite)
         try:
             update, codec_state = self._encode(told, state, assignment)
         except UpdateRefused as error:
@@ -278,7 +278,7 @@ class Workplace:
             return replace(told, sections={}, **_unusable(error))
         return replace(told, size=size, sections={}, update=update)
 
-    def _plain(self, told: Trained, assignment: Assignment, finite: frozenset[str]) -> Trained:
+    def _plain_result(self, told: Trained, assignment: Assignment, finite: frozenset[str]) -> Trained:
         """Never encoded, since that changes no value; and looked at here, where clients work side by side. finite:
         sections that need no look.
         """
@@ -374,7 +374,7 @@ def _check(spec: SectionSpec, vector: NDArray[Any], *, known_finite: bool) -> No
     if spec.value_range is not None:
         low, high = spec.value_range
         if not bool(((vector >= low) & (vector <= high)).all()):
-            raise UpdateRefused(f"Section {spec.name!r} leaves the range {low} to {high}.", code="out_of_range")
+            raise UpdateRefused(f"Section {spec.name!r} is outside the range {low} to {high}.", code="out_of_range")
 
 
 def _name(error: Exception, number: int, assignment: Assignment) -> None:

@@ -17,7 +17,7 @@ def resolve_trainer(trainer: Trainer | str) -> Trainer:
     if not isinstance(trainer, str):
         if isinstance(trainer, type) or not (hasattr(trainer, "train") and hasattr(trainer, "evaluate")):
             raise ExperimentError(
-                f"A trainer has train(work) and evaluate(work); a {type(trainer).__name__} has not.",
+                f"A trainer needs train(work) and evaluate(work); a {type(trainer).__name__} lacks them.",
                 hint="Wrap a function: trainer=ExternalTrainer(fit). A class is given as an instance, or by its name.",
                 code="trainer_missing",
             )
@@ -38,7 +38,7 @@ def required_name(trainer: Trainer | str, engine: str) -> str:
     if isinstance(trainer, str):
         return trainer
     raise ConfigurationError(
-        f"The engine {engine!r} works in other processes, and this trainer is a value of this one.",
+        f"The engine {engine!r} works in other processes, and this trainer exists only in this one.",
         hint='Put it into a module and give its name: simulate(..., trainer="my_module:trainer"); or use '
         'engine="threads".',
         code="trainer_not_named",

@@ -142,7 +142,7 @@ class RayCluster:
             for client in clients:
                 actor = min(self._actors, key=lambda one: one.jobs)
                 with self._naming(f"client {client.number} of round {assignment.round}"):
-                    waiting.append((actor, self._asked(actor, kind, client, assignment), client.number))
+                    waiting.append((actor, self._submit(actor, kind, client, assignment), client.number))
                 actor.jobs += 1
                 if len(waiting) >= _AHEAD * len(self._actors):
                     yield take()
@@ -159,16 +159,16 @@ class RayCluster:
             self._cluster.require()
             yield
         except self._broken() as error:
-            hint = "Often memory was short: take fewer workers, or larger machines."
+            hint = "Often memory ran out: use fewer workers, or larger machines."
             if isinstance(error, ConnectionError):
-                hint = "The connection broke. A run with a folder goes on from its last round: resume=True."
+                hint = "The connection broke. A run with a folder can be continued from its last round: resume=True."
             raise RemoteError(
                 f"The Ray cluster {self._name!r} lost {lost}: {error}",
                 hint=hint,
                 code="worker_lost",
             ) from error
 
-    def _asked(self, actor: "_Actor", kind: Kind, client: Client, assignment: Assignment) -> Any:
+    def _submit(self, actor: "_Actor", kind: Kind, client: Client, assignment: Assignment) -> Any:
         rows: dict[str, NDArray[Any]] = {}
         source = client.source if self._cluster.here else None
         if source is None:

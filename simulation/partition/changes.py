@@ -40,7 +40,7 @@ class Noise:
         require(array.dtype.kind in "iuf", f"{self.feature!r} must hold real numbers to be noised, not {array.dtype}")
         deviation = float(np.sqrt(self.variance * (client + 1) / clients))
         noisy = array + _stream(self.seed, "noise", client).normal(0.0, deviation, array.shape)
-        return {**rows, self.feature: _as(noisy, array.dtype)}
+        return {**rows, self.feature: _cast(noisy, array.dtype)}
 
     def to_json(self) -> dict[str, Any]:
         """``{"change": "noise", …}``"""
@@ -137,7 +137,7 @@ def _stream(seed: int, what: str, client: int) -> np.random.Generator:
     return np.random.Generator(np.random.PCG64(int(sha256_hex(f"{seed}/{what}/{client}".encode()), 16)))
 
 
-def _as(values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
+def _cast(values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
     if dtype.kind not in "iu":
         return values.astype(dtype)
     bounds = np.iinfo(dtype)

@@ -116,7 +116,7 @@ def draw(picture: Picture, path: Path) -> Path:
         from matplotlib.ticker import MaxNLocator
     except ImportError as error:
         raise ConfigurationError(
-            f"Drawing {path.name} needs matplotlib, which the plain install leaves out.",
+            f"Drawing {path.name} needs matplotlib, which is not installed.",
             hint='Run: pip install "coterie[plot]", or name a file that ends in .svg.',
             code="extra_missing",
         ) from error

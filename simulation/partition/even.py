@@ -51,7 +51,7 @@ def continuous(values: NDArray[Any], clients: int, *, strictness: float, seed: i
     require(0 <= strictness <= 1, f"strictness must be in 0..1, not {strictness}")
     with np.errstate(over="ignore", invalid="ignore"):
         deviation = float(found.std()) or 1.0
-    require(bool(np.isfinite(deviation)), "the values of the column lie farther apart than numbers can hold")
+    require(bool(np.isfinite(deviation)), "the values of the column span a wider range than floats can represent")
     noise = stream(seed).standard_normal(len(found))
     keys = strictness * (found - found.mean()) / deviation + (1 - strictness) * noise
     parts = np.array_split(np.argsort(keys, kind="stable"), clients)

@@ -35,11 +35,11 @@ def dirichlet(
     """
     values = column(labels, "labels")
     check(len(values), clients, minimum)
-    alpha = _checked(alpha)
+    alpha = _checked_alpha(alpha)
     require(shortage in get_args(Shortage), f"shortage must be fill or redraw, not {shortage!r}")
     generator = stream(seed)
     for _ in range(MOST_DRAWS):
-        parts = _drawn(values, clients, alpha, generator)
+        parts = _draw_parts(values, clients, alpha, generator)
         if shortage == "fill":
             fill(parts, minimum)
         if min(map(len, parts)) >= minimum:
@@ -49,7 +49,7 @@ def dirichlet(
             )  # fmt: skip
     raise refuse(
         f"{MOST_DRAWS} draws with alpha {alpha} left some client with fewer than {minimum} rows",
-        hint='Take a larger alpha, fewer clients, or shortage="fill".',
+        hint='Use a larger alpha, fewer clients, or shortage="fill".',
     )
 
 
@@ -69,7 +69,7 @@ def dirichlet_clients(
     """
     values = column(labels, "labels")
     check(len(values), clients)
-    alpha = _checked(alpha)
+    alpha = _checked_alpha(alpha)
     given = cast(object, [len(part) for part in np.array_split(values, clients)] if sizes is None else sizes)
     require(isinstance(given, Sequence | np.ndarray), f"sizes must be one for each of the {clients} clients")
     wanted = [whole(size, "a client's size") for size in cast(Sequence[object], given)]
@@ -148,7 +148,7 @@ def pathological(labels: NDArray[Any], clients: int, *, classes: int, seed: int)
     return Partition.of("pathological", len(values), parts, labels=values, seed=seed, classes=classes)
 
 
-def _drawn(values: NDArray[Any], clients: int, alpha: float, generator: np.random.Generator) -> list[list[int]]:
+def _draw_parts(values: NDArray[Any], clients: int, alpha: float, generator: np.random.Generator) -> list[list[int]]:
     parts: list[list[int]] = [[] for _ in range(clients)]
     for value in np.unique(values):
         rows = generator.permutation(np.flatnonzero(values == value))
@@ -165,11 +165,11 @@ def _shares(
     """Draws from a Dirichlet distribution; refused where their sums overflow, since what is left then is no share."""
     shares = generator.dirichlet(concentration, size)
     fair = bool((np.abs(shares.sum(axis=-1) - 1) < 1e-6).all())
-    require(fair, f"an alpha of {alpha} goes beyond what numbers can hold")
+    require(fair, f"an alpha of {alpha} is beyond the range of floats")
     return shares
 
 
-def _checked(alpha: object) -> float:
+def _checked_alpha(alpha: object) -> float:
     number = real(alpha, "alpha")
     require(bool(np.isfinite(number) and number > 0), f"alpha must be positive and finite, got {number}")
     return number

@@ -42,7 +42,7 @@ def quantity(
     with np.errstate(over="ignore"):
         shares = _LAWS[law](clients, strength, draw)
         everything = float(shares.sum())
-    require(np.isfinite(everything) and everything > 0, f"a strength of {strength} goes beyond what numbers can hold")
+    require(np.isfinite(everything) and everything > 0, f"a strength of {strength} is beyond the range of floats")
     cuts = np.round(np.cumsum(shares / everything)[:-1] * count).astype(np.int64)
     parts = [part.tolist() for part in np.split(draw.permutation(count), cuts)]
     fill(parts, least)
