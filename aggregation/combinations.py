@@ -224,14 +224,14 @@ SECURE: tuple[Clash, ...] = (
 """With secure aggregation."""
 
 
-def _user(terms: Terms) -> UserLevel:
+def _user_level(terms: Terms) -> UserLevel:
     if not isinstance(terms.privacy, UserLevel):
         raise errors.InternalError("Only experiments with user-level privacy are held to its rules.")
     return terms.privacy
 
 
 def _noise_of_one_sum(terms: Terms) -> str | None:
-    asked = _user(terms)
+    asked = _user_level(terms)
     if terms.secure is None or terms.secure.groups is None:
         return None
     if asked.adaptive is not None:
@@ -277,13 +277,19 @@ USER: tuple[Clash, ...] = (
         "choose a codec of fixed size, such as float16, int8, eden:4 or randk:0.1",
     ),
     Clash(
-        lambda t: f"mechanism={_user(t).mechanism!r}" if _user(t).mechanism in DISTRIBUTED and not t.secure else None,
+        lambda t: (
+            f"mechanism={_user_level(t).mechanism!r}"
+            if _user_level(t).mechanism in DISTRIBUTED and not t.secure
+            else None
+        ),
         "devices add only a share of the noise, so each must hide in a sum",
         "set secure_aggregation=True, or choose mechanism='gaussian'",
     ),
     Clash(
         lambda t: (
-            f"mechanism={_user(t).mechanism!r}" if _user(t).mechanism in DISTRIBUTED and _user(t).adaptive else None
+            f"mechanism={_user_level(t).mechanism!r}"
+            if _user_level(t).mechanism in DISTRIBUTED and _user_level(t).adaptive
+            else None
         ),
         "the clip bits of an adaptive clip would need shares of noise of their own",
         "leave adaptive out, or choose mechanism='gaussian'",
@@ -321,7 +327,7 @@ LOCAL: tuple[Clash, ...] = (
 """With `LocalLevel`."""
 
 
-def _example(terms: Terms) -> ExampleLevel:
+def _example_level(terms: Terms) -> ExampleLevel:
     if not isinstance(terms.privacy, ExampleLevel):
         raise errors.InternalError("Only experiments with example-level privacy are held to its rules.")
     return terms.privacy
@@ -329,7 +335,7 @@ def _example(terms: Terms) -> ExampleLevel:
 
 EXAMPLE: tuple[Clash, ...] = (
     Clash(
-        lambda t: "no number of rows" if _example(t).rows is None else None,
+        lambda t: "no number of rows" if _example_level(t).rows is None else None,
         "what a step costs depends on how likely a row is to be in its batch, and that must be public",
         "give ExampleLevel(rows=...), how many rows a device has at least",
     ),

@@ -134,7 +134,7 @@ def _secure(round: Round) -> bool:
     return round.config.secure
 
 
-def _summing(round: Round) -> bool:
+def _evaluations_await_sum(round: Round) -> bool:
     return round.survey_closed
 
 
@@ -156,7 +156,7 @@ DUE: Mapping[Phase, tuple[Duty, ...]] = {
     ),
     Phase.EVALUATING: (
         Duty(Work.EVALUATE, holds=measuring, case="while the coordinator's rows are awaited"),
-        Duty(Work.SUM_EVALUATIONS, holds=_summing, case="when a secure survey is closed"),
+        Duty(Work.SUM_EVALUATIONS, holds=_evaluations_await_sum, case="when a secure survey is closed"),
         Duty(awaits="evaluate", case="while devices are asked"),
     ),
     Phase.COMMITTING: (Duty(Work.COMMIT),),

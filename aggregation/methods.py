@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from coterie.aggregation.plan.manifest import Manifest
 
 
-def _asking(make: Callable[..., Sums]) -> Callable[..., Algorithm]:
+def _algorithm_maker(make: Callable[..., Sums]) -> Callable[..., Algorithm]:
     @wraps(make)
     def algorithm(**numbers: float) -> Algorithm:
         return method(make(**numbers))
@@ -33,13 +33,13 @@ def _asking(make: Callable[..., Sums]) -> Callable[..., Algorithm]:
 METHODS: Mapping[str, Callable[..., Algorithm]] = MappingProxyType(
     {
         **ALGORITHMS,
-        "count": _asking(count_rule),
-        "mean": _asking(mean_rule),
-        "histogram": _asking(histogram_rule),
-        "quantiles": _asking(quantiles_rule),
-        "heavy_hitters": _asking(heavy_hitters_rule),
-        "survey": _asking(survey_rule),
-        "calibrate": _asking(calibrate_rule),
+        "count": _algorithm_maker(count_rule),
+        "mean": _algorithm_maker(mean_rule),
+        "histogram": _algorithm_maker(histogram_rule),
+        "quantiles": _algorithm_maker(quantiles_rule),
+        "heavy_hitters": _algorithm_maker(heavy_hitters_rule),
+        "survey": _algorithm_maker(survey_rule),
+        "calibrate": _algorithm_maker(calibrate_rule),
     }
 )
 

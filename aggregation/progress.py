@@ -178,14 +178,14 @@ def _reason_to_finish(after: Progress, outcome: Round, policy: RoundPolicy) -> R
     rules = (
         (outcome.cause is Cause.STOPPED, Reason.STOPPED),
         (after.abandoned_in_a_row >= STALLED_AFTER, Reason.STALLED),
-        (outcome.phase is Phase.COMMITTED and _reached(policy, measured(outcome)), Reason.TARGET_REACHED),
+        (outcome.phase is Phase.COMMITTED and _target_reached(policy, measured(outcome)), Reason.TARGET_REACHED),
         (after.started >= policy.rounds, Reason.COMPLETED),
         (policy.patience is not None and after.since_best >= policy.patience, Reason.NO_IMPROVEMENT),
     )
     return next((reason for holds, reason in rules if holds), None)
 
 
-def _reached(policy: RoundPolicy, means: dict[str, float]) -> bool:
+def _target_reached(policy: RoundPolicy, means: dict[str, float]) -> bool:
     target = policy.target
     if target is None or target.metric not in means:
         return False

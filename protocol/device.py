@@ -69,7 +69,7 @@ class RetryWindow(Response):
     max_ms: Milliseconds
 
     @model_validator(mode="after")
-    def _rises(self) -> Self:
+    def _require_order(self) -> Self:
         if self.max_ms < self.min_ms:
             raise ValueError(f"max_ms {self.max_ms} must not be below min_ms {self.min_ms}")
         return self

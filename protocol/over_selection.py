@@ -31,18 +31,18 @@ def smallest_selection(goal: int, dropout: float, confidence: float = CONFIDENCE
     if dropout == 0:
         return goal
     low, high = goal, goal
-    while _short(high, goal, dropout) > 1 - confidence:
+    while _probability_too_few(high, goal, dropout) > 1 - confidence:
         low, high = high + 1, 2 * high
     while low < high:
         middle = (low + high) // 2
-        if _short(middle, goal, dropout) > 1 - confidence:
+        if _probability_too_few(middle, goal, dropout) > 1 - confidence:
             low = middle + 1
         else:
             high = middle
     return high
 
 
-def _short(offered: int, goal: int, dropout: float) -> float:
+def _probability_too_few(offered: int, goal: int, dropout: float) -> float:
     """P[Bin(offered, 1 - dropout) < goal].
 
     The terms fall away from the largest one; those below its 10^-18th part are left out, so a million tasks need some

@@ -97,7 +97,7 @@ class SecureTerms(Signed):
     phase_ms: Milliseconds
 
     @model_validator(mode="after")
-    def _rises(self) -> Self:
+    def _require_order(self) -> Self:
         if self.max_clients < self.min_clients:
             raise ValueError(f"max_clients {self.max_clients} must not be below min_clients {self.min_clients}")
         return self

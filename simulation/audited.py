@@ -89,9 +89,9 @@ def audited(experiment: Experiment, asked: Asked, *, length: int, room: int, cli
     if because is None and isinstance(experiment.privacy, UserLevel):
         count = asked.canaries or min(_enough_for_marks(experiment, asked, honest, length), room - 1)
         return _by_marks(experiment, asked, honest, count, length)
-    delta, claimed = _claim(_shaped(experiment, _DRAFT, asked.rounds), asked, length)
+    delta, claimed = _claim(_fit_to_audit(experiment, _DRAFT, asked.rounds), asked, length)
     count = asked.canaries or min(canaries_for(claimed, delta, confidence=asked.confidence), room - 1)
-    shaped = _shaped(experiment, honest + count, asked.rounds)
+    shaped = _fit_to_audit(experiment, honest + count, asked.rounds)
     delta, claimed = _claim(shaped, asked, length)
     return Audited(
         experiment=shaped,
@@ -132,7 +132,7 @@ def _enough_for_marks(experiment: Experiment, asked: Asked, honest: int, length:
 
 
 def _by_marks(experiment: Experiment, asked: Asked, honest: int, canaries: int, length: int) -> Audited:
-    shaped = _shaped(experiment, honest + canaries, asked.rounds)
+    shaped = _fit_to_audit(experiment, honest + canaries, asked.rounds)
     delta, claimed = _claim(shaped, asked, length)
     if not isinstance(shaped.privacy, UserLevel):
         raise InternalError("Only noise on sums is audited by marks.")
@@ -145,7 +145,7 @@ def _by_marks(experiment: Experiment, asked: Asked, honest: int, canaries: int, 
     terms = Terms(
         delta=delta,
         claimed=claimed,
-        halved=2 * strongest / _surplus(shaped),
+        halved=2 * strongest / _noise_surplus(shaped),
         unnoised=strongest / hidden,
         confidence=each,
     )
@@ -177,7 +177,7 @@ def _strengths(shaped: Experiment, white: Matrix) -> Matrix:
     return expected_strengths(white, apart=_rounds_apart(shaped), most=most or policy.rounds)
 
 
-def _surplus(shaped: Experiment) -> float:
+def _noise_surplus(shaped: Experiment) -> float:
     """How much larger the noise of a whole cohort is than what is asked for: shares are made for those alone that do
     not work together with the coordinator.
     """
@@ -194,7 +194,7 @@ def _rounds_apart(experiment: Experiment) -> int:
     return max(rest, privacy.min_separation) if isinstance(privacy, UserLevel) else rest
 
 
-def _shaped(experiment: Experiment, clients: int, rounds: int | None) -> Experiment:
+def _fit_to_audit(experiment: Experiment, clients: int, rounds: int | None) -> Experiment:
     """The experiment for so many clients, all of which take part as often as they may; nobody measures, and nothing
     ends it early.
     """

@@ -118,7 +118,7 @@ def audit_by_canaries(
     asked = Asked(canaries=canaries, rounds=rounds, claimed=claimed, delta=delta, confidence=confidence)
     impossible = no_canaries(experiment)
     if impossible is not None:
-        return _cannot(impossible, asked)
+        return _cannot_tell(impossible, asked)
     manifest = compile_plan(experiment).plan.manifest
     held, moved = _places(manifest)
     terms = audited(experiment, asked, length=manifest.layout.size, room=len(held), clients=len(clients))
@@ -142,7 +142,7 @@ def audit_by_canaries(
     return _judge(terms, marked, np.stack(released, axis=1), watching.chosen, result.history)
 
 
-def _cannot(because: str, asked: Asked) -> CanaryAudit:
+def _cannot_tell(because: str, asked: Asked) -> CanaryAudit:
     """The answer without a run."""
     return CanaryAudit(
         verdict="cannot tell",

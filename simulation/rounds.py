@@ -145,7 +145,7 @@ class Rounds:
         if last is not None:
             self.air.close(last)
         while not round.phase.final:
-            events = self._do(round, action)
+            events = self._perform_next(round, action)
             if not events:
                 raise InternalError(f"Round {round.number} is stuck in {round.phase.value}.")
             for event in events:
@@ -161,7 +161,7 @@ class Rounds:
         if engine.Close("train") in engine.due(round):
             self.air.close()
 
-    def _do(self, round: engine.Round, action: StartRound) -> list[engine.Event]:
+    def _perform_next(self, round: engine.Round, action: StartRound) -> list[engine.Event]:
         """Do the first of what is due, and say what happened. Deadlines pass at once, since everybody has answered."""
         self._take_back(round)
         match next(entry for entry in engine.due(round) if not isinstance(entry, engine.Close)):

@@ -195,7 +195,7 @@ class Workplace:
             state=made.state,
         )
         if assignment.local is not None:
-            told = self._noised(told, assignment)
+            told = self._with_local_noise(told, assignment)
         left = self._encode_result(told, state, assignment, frozenset())
         if left.refused is None:
             return left
@@ -206,7 +206,7 @@ class Workplace:
     def _encode_result(self, told: Trained, state: Tensors, assignment: Assignment, finite: frozenset[str]) -> Trained:
         """What was made, as it crosses the wire; ``refused`` where it cannot. finite: sections that need no look."""
         if assignment.secure is not None:
-            return self._summed(told, assignment)
+            return self._encode_in_ring(told, assignment)
         if self._codec == PLAIN:
             return self._plain_result(told, assignment, finite)
         try:
@@ -263,14 +263,14 @@ class Workplace:
                 raise
             return None
 
-    def _noised(self, told: Trained, assignment: Assignment) -> Trained:
+    def _with_local_noise(self, told: Trained, assignment: Assignment) -> Trained:
         """With local noise, from the experiment's seed: see `in_ring`."""
         terms = LocalTerms.model_validate_json(assignment.local or "")
         seed = derive(f"{assignment.seed}/local/{assignment.round}/{told.number}".encode(), "coterie-simulation")
         sections = privatised(self.plan.manifest, told.sections, terms, Source(seed))
         return replace(told, sections=sections)
 
-    def _summed(self, told: Trained, assignment: Assignment) -> Trained:
+    def _encode_in_ring(self, told: Trained, assignment: Assignment) -> Trained:
         weight = min(told.weight, assignment.weight_cap)
         try:
             update, size = in_ring(self.plan.manifest, "train", told.number, told.sections, weight, assignment)

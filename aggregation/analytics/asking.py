@@ -201,7 +201,7 @@ class _Asked(Module):
     def __call__(self, params: Parameters, x: Any, mode: Mode = EVAL) -> Array:
         """``[B]`` for a feature; ``[B, sizes of all parameters]`` for the label."""
         if self.feature is not None:
-            values = _raw(x if self.alone else x[self.feature.name], self.feature)
+            values = _raw_values(x if self.alone else x[self.feature.name], self.feature)
             settings = {name: params[SETTINGS + name] for name in self.rule.settings}
             return xp.sum(self.rule.contribute(values, settings) * params[TALLY], axis=1)
         rows = x.shape[0] if self.alone else next(iter(x.values())).shape[0]
@@ -219,7 +219,7 @@ class _Asked(Module):
         return -xp.sum(self.rule.contribute(values, settings) * prediction[:, : self.rule.size], axis=1)
 
 
-def _raw(x: Array, feature: Feature) -> Array:
+def _raw_values(x: Array, feature: Feature) -> Array:
     """The values as devices hold them, ``[B, elements]`` in float32: the normalisation of the schema undone."""
     values = x if x.dtype.name == "float32" else xp.astype(x, xp.float32)
     if feature.is_normalised:

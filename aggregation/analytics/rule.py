@@ -57,7 +57,7 @@ MOST_COMPARED = 1 << 24
 Settings = Mapping[str, npt.NDArray[np.float32]]
 
 
-def _stays(total: Vector, settings: Settings, round: int) -> Settings:
+def _unchanged_settings(total: Vector, settings: Settings, round: int) -> Settings:
     return settings
 
 
@@ -115,7 +115,7 @@ class Rule:
     size: int
     contribute: Callable[[Array, Arrays], Array]
     settings: Settings
-    advance: Callable[[Vector, Settings, int], Settings] = _stays
+    advance: Callable[[Vector, Settings, int], Settings] = _unchanged_settings
     rounds: int = 1
     whole: bool = True
     elements: int | None = None
@@ -224,7 +224,7 @@ def method(rule: Sums) -> Algorithm:
             version=lambda shapes: version,
             initial=initial,
             start=start,
-            optimizer=lambda given: _adding(rule.whole),
+            optimizer=lambda given: _sum_optimizer(rule.whole),
             sections=sections,
             finish=finish,
             evaluated=lambda context: asked(context.version),
@@ -236,7 +236,7 @@ def method(rule: Sums) -> Algorithm:
     )
 
 
-def _adding(whole: bool) -> Optimizer:
+def _sum_optimizer(whole: bool) -> Optimizer:
     """An optimizer that moves nothing and adds up what the rows add. Whole numbers stay exact: the batch's mean times
     its weight is rounded to what it was before it was divided, which a batch of `most_rows` allows.
     """

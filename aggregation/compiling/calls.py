@@ -152,7 +152,7 @@ class ModelCalls:
     def _per_example(self, name: str, function: PerExample, prediction: Array, inputs: GraphInputs) -> Array:
         """One float32 value per example, or a refusal that names what came instead."""
         label = self.label(inputs)
-        weight = (self.weight(inputs),) if _weighs(function) else ()
+        weight = (self.weight(inputs),) if _takes_weights(function) else ()
         kind = "loss" if name == "loss" else "metric"
         given = f"prediction {prediction.dtype}{list(prediction.shape)} and label {label.dtype}{list(label.shape)}"
         what = f"The {kind} {name!r}"
@@ -174,7 +174,7 @@ class ModelCalls:
         return values
 
 
-def _weighs(function: PerExample) -> bool:
+def _takes_weights(function: PerExample) -> bool:
     """Whether a loss or a metric asks for the weights of the rows, as its third parameter."""
     try:
         third = [*signature(function).parameters.values()][2:3]

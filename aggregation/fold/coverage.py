@@ -32,7 +32,7 @@ class Coverage:
             self.whole += weight
             return
         if part.coverage:
-            self._summed(part, specs)
+            self._count_accumulator(part, specs)
             return
         covered: list[tuple[int, int]] = []
         for at, spec in _with_offsets(specs):
@@ -66,7 +66,7 @@ class Coverage:
                 found[inside] = found.get(inside, 0.0) + weight
         return found
 
-    def _summed(self, part: Part, specs: Sequence[SectionSpec]) -> None:
+    def _count_accumulator(self, part: Part, specs: Sequence[SectionSpec]) -> None:
         """An accumulator tells of each section by itself, and need not tell which of its clients are the same."""
         for at, spec in _with_offsets(specs):
             rest = part.weight

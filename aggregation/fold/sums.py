@@ -52,7 +52,7 @@ def sums_fold(manifest: Manifest, rule: Reducer) -> Fold[Sums, Part]:
             return state
         total = state.means
         for part in parts:
-            total = _added(rule, total, part, means)
+            total = _add_part(rule, total, part, means)
         return Sums(total, state.sums, state.coverage, state.tally)
 
     def merge(left: Sums, right: Sums) -> Sums:
@@ -96,7 +96,7 @@ def no_weight(count: int) -> errors.UpdateRefused:
     )
 
 
-def _added(rule: Reducer, total: Accumulator, part: Part, specs: Sequence[SectionSpec]) -> Accumulator:
+def _add_part(rule: Reducer, total: Accumulator, part: Part, specs: Sequence[SectionSpec]) -> Accumulator:
     """The accumulator after one more update, which may cover a part only, or be a sum itself."""
     weight = part.weight * part.freshness
     if not part.summed:

@@ -324,7 +324,7 @@ class MethodTerms(Protocol):
     def own_weights(self) -> bool: ...
 
 
-def _anything(terms: MethodTerms) -> Rules:
+def _no_rules(terms: MethodTerms) -> Rules:
     return ()
 
 
@@ -338,7 +338,7 @@ class Algorithm:
     parameters: Mapping[str, float] = field(default_factory=dict[str, float])
     client: ClientPart = field(default_factory=ClientPart, compare=False, repr=False)
     server: ServerPart = field(default_factory=ServerPart, compare=False, repr=False)
-    needs: Callable[[MethodTerms], Rules] = field(default=_anything, compare=False, repr=False)
+    needs: Callable[[MethodTerms], Rules] = field(default=_no_rules, compare=False, repr=False)
 
     @property
     def stateful(self) -> bool:

@@ -70,11 +70,11 @@ class Calibration:
         from coterie.aggregation.experiment import Experiment
         from coterie.compute.optim import sgd
 
-        batch, rule = self._batch, self._rule(largest_of(clients))
+        batch, rule = self._batch_size, self._rule(largest_of(clients))
         return Experiment(
             name=name,
-            model=_Counted(self._revealing, self.tensors, self._features, rule),
-            schema=self._raw,
+            model=_Counted(self._activation_model, self.tensors, self._features, rule),
+            schema=self._raw_schema,
             loss=linear,
             optimizer=sgd(1.0),
             algorithm=method(rule),
@@ -140,7 +140,7 @@ class Calibration:
         return model.freeze("*") if (*model.parameters, *model.buffers) else model
 
     @cached_property
-    def _revealing(self) -> ImportedModel:
+    def _activation_model(self) -> ImportedModel:
         """The model that gives those of the activations that it computes, and not the inputs among them."""
         taken = {given.name for given in self._imported.inputs}
         computed = [name for name in self.tensors if name not in taken]
@@ -164,13 +164,13 @@ class Calibration:
         return found
 
     @cached_property
-    def _batch(self) -> int:
+    def _batch_size(self) -> int:
         """How many rows the model takes at once."""
         sizes = [given.sizes[0] for given in self._imported.inputs if given.sizes]
         return next((size for size in sizes if isinstance(size, int)), ROWS)
 
     @cached_property
-    def _raw(self) -> DataSchema:
+    def _raw_schema(self) -> DataSchema:
         """The schema without normalisation, which the model does itself."""
         features = tuple(replace(feature, offset=0.0, scale=1.0) for feature in self.schema.features)
         return DataSchema(features, self.schema.label)

@@ -117,9 +117,9 @@ class Agent:
         DataError, and errors that waiting cannot mend: a device that is revoked, a disk that is full, three tasks
         failing one after another (what the device's policy refuses and training that diverges are no failures).
         """
-        failures, before = 0, self._settled()
+        failures, before = 0, self._settled_count()
         while not self._stop.is_set():
-            if rounds is not None and self._settled() - before >= rounds:
+            if rounds is not None and self._settled_count() - before >= rounds:
                 break
             try:
                 await self.join()
@@ -149,7 +149,7 @@ class Agent:
         self._emit("stopped")
         return self.summary
 
-    def _settled(self) -> int:
+    def _settled_count(self) -> int:
         return self.summary.counted + self.summary.rolled_back
 
     async def cycle(self) -> float:
@@ -198,14 +198,14 @@ class Agent:
         """
         if save is not None:
             check_free(save)
-        shown, files = await self._rehearsed()
+        shown, files = await self._run_dry()
         if save is None:
             return shown
         shown = replace(shown, saved=tuple(str(save / name) for name in (*files, SUMMARY)))
         write(save, {**files, SUMMARY: canonical_json(shown.to_json())})
         return shown
 
-    async def _rehearsed(self) -> tuple[DryRun, dict[str, bytes]]:
+    async def _run_dry(self) -> tuple[DryRun, dict[str, bytes]]:
         """What a dry run shows, and its files by name."""
         runner = await self._join_once()
         membership = runner.membership

@@ -45,7 +45,7 @@ class BlobCache:
         if size is not None and size > limit:
             raise _too_large(sha256, size, limit)
         path = self._folder / sha256
-        data = _cached(path)
+        data = _read_cached(path)
         if data is not None and sha256_hex(data) == sha256:
             os.utime(path)
             return data
@@ -135,7 +135,7 @@ class BlobCache:
             self._link.bytes_down += len(piece)
             if len(received) > limit:
                 raise _too_large(sha256, len(received), limit)
-        old = _cached(self._folder / base) if base else None
+        old = _read_cached(self._folder / base) if base else None
         try:
             if old is None or sha256_hex(old) != base:
                 raise InputError("The base blob of the delta is not in the cache.", code="delta_malformed")
@@ -148,7 +148,7 @@ class BlobCache:
             await self._download(sha256, part, limit, ())
 
 
-def _cached(path: Path) -> bytes | None:
+def _read_cached(path: Path) -> bytes | None:
     try:
         return path.read_bytes()
     except FileNotFoundError:

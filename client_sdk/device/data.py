@@ -62,9 +62,9 @@ def load_fitting(source: DataSource, schema: DataSchema) -> CheckedRows:
     if isinstance(source, Pipeline):
         return schema.fitting(rows_of(source, schema), _describe(source))
     if callable(source):
-        return schema.fitting(_called(source, schema), _describe(source))
+        return schema.fitting(_call_source(source, schema), _describe(source))
     if isinstance(source, str) and _is_entry_point(source):
-        return schema.fitting(_called(_imported(source), schema), _describe(source))
+        return schema.fitting(_call_source(_imported(source), schema), _describe(source))
     path = Path(cast("str | Path", source))
     if path.is_dir():
         return _folder(path, schema)
@@ -131,7 +131,7 @@ def _imported(source: str) -> Callable[[DataSchema], Arrays | Frame]:
     return cast(Callable[[DataSchema], Arrays | Frame], found)
 
 
-def _called(function: Callable[..., Arrays | Frame], schema: DataSchema) -> Arrays:
+def _call_source(function: Callable[..., Arrays | Frame], schema: DataSchema) -> Arrays:
     takes_schema = any(
         parameter.default is parameter.empty
         and parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)

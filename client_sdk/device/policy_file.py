@@ -50,7 +50,7 @@ def _boolean(value: object) -> object | None:
     return value if isinstance(value, bool) else None
 
 
-def _whole(least: int) -> Rule:
+def _integer_rule(least: int) -> Rule:
     def read(value: object) -> object | None:
         fits = isinstance(value, int) and not isinstance(value, bool) and value >= least
         return value if fits else None
@@ -73,7 +73,7 @@ def _names(value: object, fits: Callable[[str], bool]) -> object | None:
     return frozenset(cast(list[str], names))
 
 
-def _choice(known: Sequence[str]) -> Rule:
+def _choice_rule(known: Sequence[str]) -> Rule:
     return Rule(
         f"a list of one or more of {', '.join(repr(name) for name in known)}",
         lambda value: _names(value, known.__contains__),
@@ -81,25 +81,25 @@ def _choice(known: Sequence[str]) -> Rule:
 
 
 _FLAG: Final = Rule("true or false, in lower case and without quotes", _boolean)
-_LIMIT: Final = _whole(1)
+_LIMIT: Final = _integer_rule(1)
 
 RULES: Final[Mapping[str, Rule]] = {
     "require_secure_aggregation": _FLAG,
-    "min_cohort": _whole(2),
+    "min_cohort": _integer_rule(2),
     "min_corrupt": Rule(
         "a number of at least 0 and below 1, without quotes, as in 0.1",
         lambda value: 0.0 if value == 0 and not isinstance(value, bool) else _number(value, below=1.0),
     ),
-    "modes": _choice(ALL_MODES),
-    "min_endorsed": _whole(2),
+    "modes": _choice_rule(ALL_MODES),
+    "min_endorsed": _integer_rule(2),
     "endorsers": Rule(
         "a list of one or more public keys of 64 lower-case hexadecimal digits",
         lambda value: _names(value, lambda name: _KEY.match(name) is not None),
     ),
     "max_epsilon": Rule("a number above 0, without quotes, as in 8.0", lambda value: _number(value, below=math.inf)),
     "max_delta": Rule("a number between 0 and 1, without quotes, as in 1e-5", lambda value: _number(value, below=1.0)),
-    "units": _choice(ALL_UNITS),
-    "trusts": _choice(ALL_TRUSTED),
+    "units": _choice_rule(ALL_UNITS),
+    "trusts": _choice_rule(ALL_TRUSTED),
     "ledger": Rule(
         'the path of a file in quotes, as in "/var/lib/coterie/ledger.db"',
         lambda value: Path(value) if isinstance(value, str) and value.strip() else None,

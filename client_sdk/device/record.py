@@ -73,11 +73,11 @@ def opened(path: Path) -> Generator[sqlite3.Connection]:
             yield database
             return
     with closing(sqlite3.connect(":memory:")) as copy:
-        copy.deserialize(_settled(path))
+        copy.deserialize(_consistent_bytes(path))
         yield copy
 
 
-def _settled(path: Path) -> bytes:
+def _consistent_bytes(path: Path) -> bytes:
     """The bytes of a database that another process writes, as they are between two of its transactions.
 
     A transaction first fills the journal, then changes pages in place, then empties the journal. So bytes that are read

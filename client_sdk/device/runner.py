@@ -99,7 +99,7 @@ class Runner:
             check_assignment(task, self.membership, self.settings.policy)
             update: bytes | None = None
             if in_flight.state == "leased":
-                finished = await self._produce(task, in_flight.release, phase)
+                finished = await self._compute_update(task, in_flight.release, phase)
                 self._store_result(task, finished)
                 update = finished.update
             phase[0] = _SENDING
@@ -139,7 +139,7 @@ class Runner:
         self.failures = 0
         return True
 
-    async def _produce(self, task: Task, key: str, phase: list[str]) -> Finished:
+    async def _compute_update(self, task: Task, key: str, phase: list[str]) -> Finished:
         def at(name: str) -> None:
             phase[0] = name
 
@@ -161,7 +161,7 @@ class Runner:
             if self.stop.is_set() or closed.is_set():
                 raise Stopped()
 
-        heart = asyncio.create_task(self._beat(task, phase[0], closed))
+        heart = asyncio.create_task(self._heartbeat(task, phase[0], closed))
         try:
             client_state = self.client_state(task)
             finished = await asyncio.to_thread(
@@ -281,7 +281,7 @@ class Runner:
         self.emit(
             "uploaded", task=task.id, bytes=len(update), seconds=round(time.monotonic() - begun, 3), state=receipt.state
         )
-        self._acknowledged(task, "")
+        self._record_acknowledged(task, "")
 
     async def _aggregate_securely(self, task: Task) -> None:
         ended = await self.courier.carry(task)
@@ -293,9 +293,9 @@ class Runner:
                 code="attempt_over",
             )
         self.emit("attempt", task=task.id, state=ended.state, cause=ended.cause)
-        self._acknowledged(task, ended.cause or ended.state)
+        self._record_acknowledged(task, ended.cause or ended.state)
 
-    def _acknowledged(self, task: Task, outcome: str) -> None:
+    def _record_acknowledged(self, task: Task, outcome: str) -> None:
         self.store.acknowledged(task.id, kind=task.kind, outcome=outcome)
         if task.kind == "train":
             self.summary.trained += 1
@@ -303,7 +303,7 @@ class Runner:
             self.summary.evaluated += 1
         self.faults.reach("pending")
 
-    async def _beat(self, task: Task, phase: str, closed: Flag) -> None:
+    async def _heartbeat(self, task: Task, phase: str, closed: Flag) -> None:
         """Tell the coordinator during long work that it goes on; learn that the task is over."""
         message = Progress.model_validate({"phase": phase}).model_dump(mode="json")
         while True:

@@ -43,7 +43,7 @@ class Entry:
 
     def to_json(self) -> dict[str, Any]:
         """The entry as JSON values."""
-        return {**_covered(self), "digest": self.digest, "signature": self.signature}
+        return {**_signed_content(self), "digest": self.digest, "signature": self.signature}
 
     @staticmethod
     def from_json(value: Mapping[str, Any]) -> "Entry":
@@ -64,7 +64,7 @@ class Entry:
             ) from error
 
 
-def _covered(entry: Entry) -> dict[str, Any]:
+def _signed_content(entry: Entry) -> dict[str, Any]:
     return _content(entry.population, entry.sequence, entry.at, entry.event, entry.previous)
 
 
@@ -147,7 +147,7 @@ def proven(entry: Entry, public: str) -> str | None:
     public: the key, hex.
     """
     rules = (
-        (entry.digest == digest_of(_covered(entry)), "its digest does not match its content: it was changed"),
+        (entry.digest == digest_of(_signed_content(entry)), "its digest does not match its content: it was changed"),
         (_signed(public, entry), "its signature is not the coordinator's"),
     )
     return next((why for holds, why in rules if not holds), None)
@@ -158,7 +158,7 @@ def _fault(head: Head, entry: Entry, public: str | None) -> str | None:
         (entry.population == head.population, f"it is of the population {entry.population[:64]!r}"),
         (entry.sequence == head.sequence + 1, f"its number is {entry.sequence}, so entries are missing or moved"),
         (entry.previous == head.digest, "it does not follow the previous entry"),
-        (entry.digest == digest_of(_covered(entry)), "its digest does not match its content: it was changed"),
+        (entry.digest == digest_of(_signed_content(entry)), "its digest does not match its content: it was changed"),
         (public is None or _signed(public, entry), "its signature is not the coordinator's"),
     )
     return next((why for holds, why in rules if not holds), None)

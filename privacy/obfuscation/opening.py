@@ -15,7 +15,7 @@ class Opening:
     def __init__(self, graph: GraphProto) -> None:
         self.nodes: list[NodeProto] = []
         self.constants: list[TensorProto] = []
-        self.captured = frozenset(_captured(graph))
+        self.captured = frozenset(_captured_names(graph))
         self._taken = {name for node in walk(graph) for name in (*node.input, *node.output)}
         self._taken |= {value.name for value in (*graph.input, *graph.output)}
         self._taken |= {tensor.name for tensor in graph.initializer}
@@ -82,7 +82,7 @@ def graphs_inside(node: NodeProto) -> Iterator[GraphProto]:
         yield from attribute.graphs
 
 
-def _captured(graph: GraphProto) -> Iterator[str]:
+def _captured_names(graph: GraphProto) -> Iterator[str]:
     """Names that bodies of control flow read, which may be those of values outside."""
     for node in graph.node:
         for inner in graphs_inside(node):

@@ -188,7 +188,7 @@ def close_masked(state: ServerState, event: PhaseDeadline) -> Step:
         return _fail(state, Cause.TOO_FEW_SURVIVORS, f"{len(state.arrived)} of at least {least}")
     if fallen_apart(state.arrived, state.parameters):
         return _fail(state, Cause.FALLEN_APART, f"{len(state.arrived)} of {state.clients} survived")
-    lonely = _lonely(state, state.arrived)
+    lonely = _place_below_threshold(state, state.arrived)
     if lonely is not None:
         return _fail(state, Cause.TOO_FEW_SURVIVORS, f"of the neighbours of place {lonely}")
     phase = Phase.AGREEMENT if state.terms.mode == "consistent" else Phase.REVEAL
@@ -208,7 +208,7 @@ def close_agreement(state: ServerState, event: PhaseDeadline) -> Step:
     least = quorum(state.parameters)
     if len(state.agreed) < least:
         return _fail(state, Cause.TOO_FEW_AGREED, f"{len(state.agreed)} of at least {least}")
-    lonely = _lonely(state, state.agreed)
+    lonely = _place_below_threshold(state, state.agreed)
     if lonely is not None:
         return _fail(state, Cause.TOO_FEW_AGREED, f"of the neighbours of place {lonely}")
     return replace(state, phase=Phase.REVEAL), (Send("agreements"),)
@@ -242,13 +242,13 @@ def asked_to_reveal(state: ServerState) -> frozenset[int]:
 
 
 def close_reveal(state: ServerState, event: PhaseDeadline) -> Step:
-    lonely = _lonely(state, frozenset(state.revealed))
+    lonely = _place_below_threshold(state, frozenset(state.revealed))
     if lonely is not None:
         return _fail(state, Cause.TOO_FEW_REVEALED, f"of the neighbours of place {lonely}")
     threshold = state.parameters.threshold
     seeds = open_all({place: _sealed_seed(state, place) for place in state.survivors}, threshold)
     keys = open_all({place: _sealed_key(state, place) for place in _bound(state)}, threshold)
-    blamed = (*_blamed(state, seeds), *_blamed(state, keys))
+    blamed = (*_blame(state, seeds), *_blame(state, keys))
     judged = replace(state, blamed=blamed)
     opened = Opened(
         {place: found.secret for place, found in seeds.items() if found.secret is not None},
@@ -270,7 +270,7 @@ def _bound(state: ServerState) -> list[int]:
     return [place for place in state.dropped if not state.arrived.isdisjoint(state.near(place))]
 
 
-def _lonely(state: ServerState, answering: frozenset[int]) -> int | None:
+def _place_below_threshold(state: ServerState, answering: frozenset[int]) -> int | None:
     """A place whose secret must be opened, but with fewer answering neighbours than the threshold."""
     for place in (*state.survivors, *_bound(state)):
         if sum(near in answering for near in state.near(place)) < state.parameters.threshold:
@@ -299,7 +299,7 @@ def _sealed(state: ServerState, place: int, shares: Mapping[int, str], fits: Fit
     return Sealed([numbers[giver] for giver in shares], decode_shares(list(shares.values())), fits)
 
 
-def _blamed(state: ServerState, found: Mapping[int, Found]) -> list[Blame]:
+def _blame(state: ServerState, found: Mapping[int, Found]) -> list[Blame]:
     hopeless = [Blame(place) for place, each in found.items() if each.secret is None]
     single = [Blame(place, state.near(place)[number - 1]) for place, each in found.items() for number in each.wrong]
     return [*hopeless, *single]

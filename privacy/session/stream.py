@@ -49,7 +49,7 @@ class Stream:
 def begin(pair: bytes, header: MessageHeader, entropy: Entropy = urandom) -> tuple[Stream, bytes]:
     """A sealer under the pair's key, and the first sealed bytes: the salt."""
     salt = draw(entropy, SALT)
-    return _keyed(Stream(header.to_bytes()), pair, salt), salt
+    return _with_key(Stream(header.to_bytes()), pair, salt), salt
 
 
 def feed(state: Stream, data: bytes) -> tuple[Stream, bytes]:
@@ -84,7 +84,7 @@ def take(state: Stream, pair: bytes, data: bytes) -> tuple[Stream, bytes]:
     if not state.key:
         if len(held) < SALT:
             return replace(state, rest=held), b""
-        state, held = _keyed(state, pair, held[:SALT]), held[SALT:]
+        state, held = _with_key(state, pair, held[:SALT]), held[SALT:]
     out: list[bytes] = []
     cipher = AESGCM(state.key)
     place, index = 0, state.index
@@ -104,7 +104,7 @@ def close(state: Stream) -> bytes:
     return _decrypt(AESGCM(state.key), state, state.index, state.rest, last=True)
 
 
-def _keyed(state: Stream, pair: bytes, salt: bytes) -> Stream:
+def _with_key(state: Stream, pair: bytes, salt: bytes) -> Stream:
     material = derive(pair, DOMAIN + b"message\n" + salt + state.header, 32 + _PREFIX)
     return replace(state, key=material[:32], prefix=material[32:], rest=b"")
 

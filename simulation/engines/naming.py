@@ -26,9 +26,9 @@ def resolve_trainer(trainer: Trainer | str) -> Trainer:
     try:
         found = cast(Any, getattr(importlib.import_module(module), attribute, None) if colon else None)
     except ModuleNotFoundError as error:
-        raise _missing(trainer) from error
+        raise _trainer_missing(trainer) from error
     if found is None:
-        raise _missing(trainer)
+        raise _trainer_missing(trainer)
     made = found if hasattr(found, "train") and not isinstance(found, type) else found()
     return cast(Trainer, made)
 
@@ -45,7 +45,7 @@ def required_name(trainer: Trainer | str, engine: str) -> str:
     )
 
 
-def _missing(trainer: str) -> ExperimentError:
+def _trainer_missing(trainer: str) -> ExperimentError:
     return ExperimentError(
         f"There is no trainer {trainer[:100]!r}.",
         hint="Name it as module:attribute, where import finds the module.",

@@ -83,7 +83,7 @@ class Factorisation:
     @property
     def sensitivity(self) -> float:
         """Of C X to one device, whose every contribution has a norm of at most 1."""
-        return float(np.linalg.norm(_added(self)))
+        return float(np.linalg.norm(_participation(self)))
 
     def shares(self) -> Vector:
         """What each round adds to the cost, as a share of the whole: ``[rounds]``, non-negative, its sum is 1.
@@ -91,7 +91,7 @@ class Factorisation:
         After t rounds nothing depends on rows of C X past t, so the mechanism cost the sum of the first t shares of
         1 / multiplier². Costs of Gaussian noise are additive in 1 / multiplier², also when rounds follow on each other.
         """
-        squares = _added(self) ** 2
+        squares = _participation(self) ** 2
         return squares / squares.sum()
 
     def init(self, size: int) -> NoiseState:
@@ -209,7 +209,7 @@ def _make(
 
 
 @lru_cache(maxsize=64)
-def _added(plan: Factorisation) -> Vector:
+def _participation(plan: Factorisation) -> Vector:
     return toeplitz.participation(
         plan.first_column(), min_separation=plan.min_separation, participations=plan.participations
     )
