@@ -52,7 +52,7 @@ def _open_party(store: Path, output: Output, ca: Path | None, *, trusts_first_us
             return False
         return typer.confirm("Has the partner told you this fingerprint over another channel? Pin it", err=True)
 
-    def hear(event: dict[str, Any]) -> None:
+    def report_event(event: dict[str, Any]) -> None:
         output.event(**event)
         match event["event"]:
             case "waiting":
@@ -62,7 +62,7 @@ def _open_party(store: Path, output: Output, ca: Path | None, *, trusts_first_us
             case _:
                 pass
 
-    with Party(store, judge=judge, ca=ca, on_event=hear) as found:
+    with Party(store, judge=judge, ca=ca, on_event=report_event) as found:
         yield found
 
 

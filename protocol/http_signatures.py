@@ -230,13 +230,15 @@ def _inner_list(names: Iterable[str], parameters: Mapping[str, Any]) -> str:
 
 
 def _dictionary(name: str, fields: Mapping[str, str]) -> dict[str, Any]:
-    def twice(key: str, _where: str) -> None:
+    def refuse_duplicate(key: str, _where: str) -> None:
         raise malformed(f"{name} has {key} twice")
 
     if name.lower() not in fields:
         raise malformed(f"it has no {name}")
     try:
-        found = http_sf.parse(fields[name.lower()].encode("ascii"), tltype="dictionary", on_duplicate_key=twice)
+        found = http_sf.parse(
+            fields[name.lower()].encode("ascii"), tltype="dictionary", on_duplicate_key=refuse_duplicate
+        )
     except (http_sf.StructuredFieldError, UnicodeEncodeError) as error:
         raise malformed(f"{name} is not a dictionary of RFC 9651 ({error})") from None
     return cast(dict[str, Any], found)

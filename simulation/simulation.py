@@ -262,18 +262,18 @@ def simulate_full(
         if found is not None:
             rounds.restore(found)
 
-        def written(history: History) -> History:
+        def write_history(history: History) -> History:
             if place is not None:
                 write_run(place, experiment.name, history)
             return history
 
-        def done(record: RoundRecord) -> None:
+        def after_round(record: RoundRecord) -> None:
             if kept is not None:
                 kept.save(rounds.checkpoint())
-            written(History(tuple(rounds.records)))
+            write_history(History(tuple(rounds.records)))
             told(record.to_dict())
 
-        history = written(rounds.run(done))
+        history = write_history(rounds.run(after_round))
         told({"event": "finished", "reason": history.reason, "best": history.best, "seconds": time.monotonic() - begun})
         return Simulation(
             history=history,

@@ -72,7 +72,7 @@ def ask(
     feature = columns.get(query.column)
     elements = 1 if feature is None else feature.size
 
-    def asked(rule: Rule, privacy: Noised | None) -> Experiment:
+    def experiment_of(rule: Rule, privacy: Noised | None) -> Experiment:
         most = most_rows(rule, elements)
         _check(query, feature, batch_size or 1, most)
         model = _Asked(rule, feature, len(columns) == 1)
@@ -95,17 +95,17 @@ def ask(
     if privacy is None:
         # Sums that nobody sees alone share a ring; many clients have less room in it each.
         reach = LARGEST_EXACT if secure_aggregation is False else largest_of(clients)
-        return asked(replace(query.rule, largest=reach), None)
+        return experiment_of(replace(query.rule, largest=reach), None)
     what = f"The query {query.rule.name}"
     terms = Terms(clip=checked(what, privacy).clip, noise=1.0, elements=elements)
     # How much noise there is, depends on how the experiment's rounds run, and it knows that itself.
     provisional = query.noised(terms)
     shapes = shapes_of(provisional)
-    wider = with_room(asked(provisional, privacy), shapes)
-    check_ring(what, asked(provisional, wider), shapes, provisional.size)
-    terms = replace(terms, noise=deviation(asked(provisional, wider), shapes))
+    wider = with_room(experiment_of(provisional, privacy), shapes)
+    check_ring(what, experiment_of(provisional, wider), shapes, provisional.size)
+    terms = replace(terms, noise=deviation(experiment_of(provisional, wider), shapes))
     terms.require_hope(query.rule.name, clients)
-    return asked(query.noised(terms), wider)
+    return experiment_of(query.noised(terms), wider)
 
 
 @dataclass(frozen=True)

@@ -208,14 +208,14 @@ def method(rule: Sums) -> Algorithm:
         after = _version_vector(rule, total, settings)
         return after - state["version"], {"version": after, "round": np.array([float(number)])}
 
-    def asked(given: Arrays) -> Arrays:
+    def tensors_of(given: Arrays) -> Arrays:
         """The tensors of the linear loss: nothing counted yet, and what devices are told."""
         from coterie.compute import numpy as xp
 
         return {TALLY: xp.zeros((rule.size,)), **{SETTINGS + name: given[SETTINGS + name] for name in rule.settings}}
 
     def start(context: Begin) -> Arrays:
-        return asked(context.base)
+        return tensors_of(context.base)
 
     return Algorithm(
         name=rule.name,
@@ -227,8 +227,8 @@ def method(rule: Sums) -> Algorithm:
             optimizer=lambda given: _sum_optimizer(rule.whole),
             sections=sections,
             finish=finish,
-            evaluated=lambda context: asked(context.version),
-            deployed=lambda context: (asked(context.version),),
+            evaluated=lambda context: tensors_of(context.version),
+            deployed=lambda context: (tensors_of(context.version),),
             statistics=False,
         ),
         server=ServerPart(init=init, apply=apply, reads=(section,)),

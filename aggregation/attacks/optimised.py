@@ -79,7 +79,7 @@ def optimised(family: Family, judge: Judge, search: LineSearch | None = None) ->
     def forge(honest: Updates, own: Updates, generator: np.random.Generator) -> Updates:
         mean = honest.mean(axis=0, dtype=np.float64)
 
-        def moved(strength: float) -> float:
+        def distance_moved(strength: float) -> float:
             sent = family(strength)(honest, own, generator)
             try:
                 far = float(np.linalg.norm(judge(np.concatenate([honest, sent])) - mean))
@@ -87,6 +87,6 @@ def optimised(family: Family, judge: Judge, search: LineSearch | None = None) ->
                 return 0.0
             return far if math.isfinite(far) else 0.0
 
-        return family(chosen.strongest(moved))(honest, own, generator)
+        return family(chosen.strongest(distance_moved))(honest, own, generator)
 
     return forge

@@ -114,7 +114,7 @@ class Survey:
         """
         from coterie.aggregation.preparation.asking import experiment
 
-        def asked(terms: _Terms) -> Experiment:
+        def experiment_of(terms: _Terms) -> Experiment:
             return experiment(
                 self.draft,
                 self.rule(terms),
@@ -128,14 +128,14 @@ class Survey:
             )
 
         if privacy is None:
-            return asked(_Terms(largest=largest_of(clients)))
+            return experiment_of(_Terms(largest=largest_of(clients)))
         checked("A survey", privacy)
         # How much noise there is, depends on how the experiment's rounds run, and it knows that itself.
         noised = _Terms(noise=1.0, clipped=True)
-        provisional, rule = asked(noised), self.rule(noised)
+        provisional, rule = experiment_of(noised), self.rule(noised)
         # A row adds one to the number of rows and to a bin of each number, which seldom share a block.
         check_ring("A survey", provisional, shapes_of(rule), rule.size, peak=(1 + rule.numbers) ** -0.5)
-        return asked(replace(noised, noise=deviation(provisional, shapes_of(rule))))
+        return experiment_of(replace(noised, noise=deviation(provisional, shapes_of(rule))))
 
     def answer(self, version: Mapping[str, npt.NDArray[Any]]) -> Prepared:
         """What a finished survey's model version says.

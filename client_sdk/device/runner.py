@@ -140,20 +140,20 @@ class Runner:
         return True
 
     async def _compute_update(self, task: Task, key: str, phase: list[str]) -> Finished:
-        def at(name: str) -> None:
+        def enter_phase(name: str) -> None:
             phase[0] = name
 
         await self.check_lineage(task)
         self.faults.reach("remembered")
         policy = self.settings.policy
-        prepared = await prepare(task, self.membership, policy, self.blobs, self.ledger, key=key, at=at)
+        prepared = await prepare(task, self.membership, policy, self.blobs, self.ledger, key=key, at=enter_phase)
         trainer = self.chosen_trainer()
-        at("checking")
+        enter_phase("checking")
         await asyncio.to_thread(trainer.check, prepared.plan, task.kind, policy.threads)
         self._announce_plan(task, prepared.plan.manifest)
         self.blobs.prune(keep=frozenset((task.model.sha256, task.plan.id)))
         self.faults.reach("downloaded")
-        at("training" if task.kind == "train" else "evaluating")
+        enter_phase("training" if task.kind == "train" else "evaluating")
         closed = Flag()
 
         def on_step(steps: int) -> None:
@@ -179,7 +179,7 @@ class Runner:
         finally:
             heart.cancel()
             self.hear_of_providers()
-        at("encoding")
+        enter_phase("encoding")
         self.emit(
             "trained" if task.kind == "train" else "evaluated",
             task=task.id,

@@ -84,7 +84,7 @@ def _finest(
 ) -> Terms | None:
     """The terms of the largest scale that fits; None where even a share of the least variance does not."""
 
-    def at(steps: float) -> Terms | None:
+    def terms_at(steps: float) -> Terms | None:
         """steps: of the grid in `clip`."""
         variance = multiplier**2 * largest_square(steps, dimension) / contributors
         if not LEAST_VARIANCE <= variance <= most:
@@ -105,7 +105,7 @@ def _finest(
     found: Terms | None = None
     for _ in range(60):
         middle = (low + high) / 2
-        terms = at(math.exp(middle))
+        terms = terms_at(math.exp(middle))
         variance = multiplier**2 * largest_square(math.exp(middle), dimension) / contributors
         if variance > most or (terms is not None and overflow(terms, clients) > RARE):
             high = middle

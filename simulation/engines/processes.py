@@ -101,7 +101,7 @@ class Processes:
         waiting: deque[Future[tuple[Json, str]]] = deque()
         taken: deque[str] = deque()
 
-        def take() -> Result:
+        def next_result() -> Result:
             answer, slot = waiting.popleft().result()
             taken.append(slot)
             if len(taken) > HELD:
@@ -113,9 +113,9 @@ class Processes:
             for client in clients:
                 waiting.append(self._pool.submit(self._job, kind, client, name, assignment))
                 if len(waiting) > self._waiting:
-                    yield take()
+                    yield next_result()
             while waiting:
-                yield take()
+                yield next_result()
         finally:
             for future in waiting:
                 if not future.cancel():

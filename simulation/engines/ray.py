@@ -129,7 +129,7 @@ class RayCluster:
                 self._weights = (assignment.base, self._ray.put(np.frombuffer(encode_tensors(weights), np.uint8)))
         waiting: deque[tuple[_Actor, Any, int]] = deque()
 
-        def take() -> Result:
+        def next_result() -> Result:
             actor, reference, number = waiting.popleft()
             actor.jobs -= 1
             with self._translate_errors(f"client {number} of round {assignment.round}"):
@@ -145,9 +145,9 @@ class RayCluster:
                     waiting.append((actor, self._submit(actor, kind, client, assignment), client.number))
                 actor.jobs += 1
                 if len(waiting) >= _AHEAD * len(self._actors):
-                    yield take()
+                    yield next_result()
             while waiting:
-                yield take()
+                yield next_result()
         finally:
             for actor, _, _ in waiting:
                 actor.jobs -= 1

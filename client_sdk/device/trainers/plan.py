@@ -184,11 +184,11 @@ class PlanTrainer:
         plan, threads = work.plan, work.options.threads
         for stage in stages:
 
-            def ran(provider: Provider, stage: Stage = stage, before: Supply = supply) -> Supply:
+            def run_on(provider: Provider, stage: Stage = stage, before: Supply = supply) -> Supply:
                 executable = self._executable(plan, stage, threads, provider)
                 return run(stage, executable, before, work.rows, on_batch=on_batch)
 
-            supply = self._run_pass(plan, ran) if stage.over == "pass" else ran(ON_CPU)
+            supply = self._run_pass(plan, run_on) if stage.over == "pass" else run_on(ON_CPU)
         return supply
 
     def _chosen(self, begun: Begun, first: list[Arrays], threads: int) -> "Seat | None":
