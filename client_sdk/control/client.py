@@ -148,7 +148,11 @@ class ControlClient:
     async def enrolment_token(
         self, population: str, *, uses: int | None = None, ttl_s: int | None = None, name: str = "enrolment"
     ) -> TokenCreated:
-        """A token with which devices join. uses: how many; ttl_s: seconds until it runs out; None for no limit."""
+        """A token with which devices join.
+
+        uses: how many.
+        ttl_s: seconds until it runs out; None for no limit.
+        """
         request = TokenCreate(kind="enrol", name=name, population=population, uses=uses, expires_s=ttl_s)
         return read_message(TokenCreated, await self.create("/v1/tokens", request))
 
@@ -157,7 +161,9 @@ class ControlClient:
     ) -> TokenCreated:
         """A token of a role on the control plane; docs/roles.md says what each role may do.
 
-        population: the only one that it is for; None: all. ttl_s: seconds until it runs out. name: a label.
+        population: the only one that it is for; None: all.
+        ttl_s: seconds until it runs out.
+        name: a label.
         Raises RemoteError (``token_role``, ``token_population``, ``population_unknown``).
         """
         request = TokenCreate(kind=role, name=name or role, population=population, expires_s=ttl_s)
@@ -181,8 +187,11 @@ class ControlClient:
         ttl_s: int | None = None,
         name: str = "edge",
     ) -> TokenCreated:
-        """A token with which edge aggregators join. max_clients, min_clients: for how many clients each may speak in
-        one update, at most and at least (2 when not given); uses, ttl_s: as for devices.
+        """A token with which edge aggregators join.
+
+        max_clients, min_clients: for how many clients each may speak in one update, at most and at least (2 when not
+            given).
+        uses, ttl_s: as for devices.
         """
         request = TokenCreate(
             kind="edge",
