@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from coterie.privacy.audit.verdict import Verdict
     from coterie.simulation.canaries import CanaryAudit
 
-app = typer.Typer(help="Hold privacy claims, and the trail of what was done, against what can be proven.")
+app = typer.Typer(help="Audit privacy claims and verify the trail of administrative actions.")
 
 Target = Annotated[str, typer.Argument(metavar="FILE[:NAME]", help="The file that makes the experiment.")]
 Clients = Annotated[str, typer.Option(help="The name in FILE that holds, or returns, each client's data.")]
 RoundsOption = Annotated[int | None, typer.Option(min=1, help="Rounds to run, instead of the experiment's own.")]
-Claim = Annotated[float | None, typer.Option(min=0.0, help="The epsilon to hold against.")]
+Claim = Annotated[float | None, typer.Option(min=0.0, help="The epsilon to test.")]
 Trainer = Annotated[str | None, typer.Option(metavar="MODULE:NAME", help="A trainer of your own.")]
-Workers = Annotated[int, typer.Option(min=1, help="Clients that work at once.")]
+Workers = Annotated[int, typer.Option(min=1, help="Number of clients that train in parallel.")]
 
 
 @app.command("statement")
@@ -51,9 +51,7 @@ def statement(target: Target, rounds: RoundsOption = None, json: Json = False) -
 
 @app.command("trail")
 def trail(
-    digest: Annotated[
-        str | None, typer.Option(help="A digest that you noted earlier: an entry with it must still be there.")
-    ] = None,
+    digest: Annotated[str | None, typer.Option(help="A digest noted earlier: the trail must still contain it.")] = None,
     url: Url = DEFAULT_URL,
     token: Token = None,
     ca: Authority = None,
@@ -97,16 +95,19 @@ def run(
     target: Target,
     clients: Clients = "clients",
     count: Annotated[
-        int | None, typer.Option("--canaries", min=20, help="Canaries; as many as the claim needs if absent.")
+        int | None, typer.Option("--canaries", min=20, help="Number of canaries (default: as many as the claim needs).")
     ] = None,
     norm: Annotated[
-        float | None, typer.Option(min=0.0, help="Of a canary's update; ten times the experiment's clip if absent.")
+        float | None,
+        typer.Option(min=0.0, help="Norm of a canary's update (default: ten times the experiment's clip)."),
     ] = None,
     claim: Annotated[
-        float | None, typer.Option(min=0.0, help="The epsilon to hold against; the experiment's own if absent.")
+        float | None, typer.Option(min=0.0, help="The epsilon to test (default: the experiment's own).")
     ] = None,
-    delta: Annotated[float, typer.Option(help="Of the claim, where the experiment has none.")] = 1e-5,
-    rounds: Annotated[int | None, typer.Option(min=1, help="Rounds to run; as many as it takes if absent.")] = None,
+    delta: Annotated[float, typer.Option(help="Delta of the claim, if the experiment has none.")] = 1e-5,
+    rounds: Annotated[
+        int | None, typer.Option(min=1, help="Rounds to run (default: as many as the audit needs).")
+    ] = None,
     trainer: Trainer = None,
     workers: Workers = 1,
     json: Json = False,
@@ -139,12 +140,12 @@ def run(
 
 @app.command("guesses")
 def guesses(
-    count: Annotated[int, typer.Option("--canaries", min=1, help="Canaries whose coins were tossed.")],
-    guessed: Annotated[int, typer.Option("--guesses", min=1, help="For how many a guess was made.")],
-    correct: Annotated[int, typer.Option(min=0, help="How many guesses were right.")],
-    delta: Annotated[float, typer.Option(help="Of the claim.")] = 1e-5,
+    count: Annotated[int, typer.Option("--canaries", min=1, help="Number of canaries, each included at random.")],
+    guessed: Annotated[int, typer.Option("--guesses", min=1, help="Number of canaries guessed.")],
+    correct: Annotated[int, typer.Option(min=0, help="Number of correct guesses.")],
+    delta: Annotated[float, typer.Option(help="Delta of the claim.")] = 1e-5,
     claim: Claim = None,
-    confidence: Annotated[float, typer.Option(help="Of the bound.")] = 0.95,
+    confidence: Annotated[float, typer.Option(help="Delta of the bound.")] = 0.95,
     json: Json = False,
 ) -> None:
     """Bound epsilon from the guesses of one run (Steinke, Nasr and Jagielski, 2023)."""

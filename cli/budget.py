@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Show, verify and plot the privacy budget of a population.")
 
 PopulationArgument = Annotated[
-    str | None, typer.Argument(metavar="POPULATION", help="Its name; the only one if absent.")
+    str | None, typer.Argument(metavar="POPULATION", help="Name of the population (default: the only one).")
 ]
 
 
@@ -73,11 +73,13 @@ def verify(
     population: PopulationArgument = None,
     head: Annotated[
         str | None,
-        typer.Option(help="A digest that you noted earlier, or its first 16 digits or more: it must still be there."),
+        typer.Option(help="A digest noted earlier, or at least its first 16 digits: the ledger must still contain it."),
     ] = None,
     receipt: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="A receipt of `coterie budget receipt`: its entry must still be there."),
+        typer.Option(
+            metavar="FILE", help="A receipt of `coterie budget receipt`: the ledger must still contain its entry."
+        ),
     ] = None,
     url: Url = DEFAULT_URL,
     token: Token = None,

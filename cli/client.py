@@ -51,20 +51,20 @@ def client(
         str | None, typer.Option(envvar="COTERIE_ENROL_TOKEN", help="The enrolment token; needed only the first time.")
     ] = None,
     name: Annotated[
-        str, typer.Option(help="Names this client's store, so that one folder may hold several.")
+        str, typer.Option(help="Name of this client's store, so that one folder can hold several.")
     ] = "client",
     store: Annotated[
-        Path | None, typer.Option(help="Where the client keeps its key and history; ./.coterie/NAME when absent.")
+        Path | None, typer.Option(help="Where the client keeps its key and history (default: ./.coterie/NAME).")
     ] = None,
     policy: Annotated[
         Path | None,
         typer.Option("--policy", metavar="FILE", help="A TOML file that says what this client takes part in."),
     ] = None,
-    threads: Annotated[int | None, typer.Option(min=1, help="Threads that training may use; 1 when absent.")] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="Threads that training may use (default: 1).")] = None,
     memory_mb: Annotated[int | None, typer.Option(min=1, help="Memory that training may use, in MiB.")] = None,
     provider: Annotated[
         str | None,
-        typer.Option(help="Where to train: cpu (when absent), auto (the quickest that proves right), or a name."),
+        typer.Option(help="Where to train: cpu (default), auto (the fastest that passes the checks), or a provider."),
     ] = None,
     trainer: Annotated[
         str | None, typer.Option(help="module:object of your own trainer, for a plan that leaves training to you.")
@@ -77,7 +77,7 @@ def client(
         Path | None,
         typer.Option(metavar="FILE", help="An issuer's endorsement of this client's key; needed only the first time."),
     ] = None,
-    once: Annotated[bool, typer.Option("--once", help="Leave after one contribution is settled.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Exit after one contribution is settled.")] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show what would leave this machine; send nothing.")
     ] = False,

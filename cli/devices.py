@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from coterie.client_sdk.control.control import Control
     from coterie.protocol.control import DeviceView
 
-app = typer.Typer(help="Shut devices out.")
+app = typer.Typer(help="Revoke devices.")
 
 
 @app.callback()
@@ -22,7 +22,9 @@ def devices() -> None:
 
 @app.command("revoke")
 def revoke(
-    device: Annotated[str, typer.Argument(metavar="DEVICE", help="A device's id, the id's start, or its name.")],
+    device: Annotated[
+        str, typer.Argument(metavar="DEVICE", help="A device's id, the beginning of the id, or its name.")
+    ],
     url: Url = DEFAULT_URL,
     token: Token = None,
     ca: Authority = None,

@@ -25,7 +25,7 @@ def export(
     out: Annotated[Path, typer.Option(help="The file to write.")] = Path("model.onnx"),
     precision: Annotated[
         Literal["float32", "float16", "int8", "int8-dynamic"],
-        typer.Option(help="Of weights and activations; int8 needs --data, int8-dynamic measures in every call."),
+        typer.Option(help="Data type of the model; int8 needs --data, int8-dynamic measures in every call."),
     ] = "float32",
     data: Annotated[
         Path | None, typer.Option(help="Rows to measure on, and to calibrate int8: a file such as .npz or .csv.")
@@ -34,7 +34,7 @@ def export(
         Path | None, typer.Option(help="Rows to calibrate int8 on, so that --data measures on rows it has not seen.")
     ] = None,
     label: Annotated[
-        str | None, typer.Option(help="The label's column in --data; `label` or `y` when absent, if there is one.")
+        str | None, typer.Option(help="The label's column in --data (default: `label` or `y`, if present).")
     ] = None,
     experiment: Annotated[
         str | None,
@@ -44,27 +44,31 @@ def export(
         Literal["minmax", "percentile", "kl"], typer.Option(help="How int8 chooses the range of an activation.")
     ] = "minmax",
     weights: Annotated[
-        Literal["symmetric", "asymmetric"], typer.Option(help="How int8 lays its levels over weights.")
+        Literal["symmetric", "asymmetric"], typer.Option(help="How int8 places its levels for weights.")
     ] = "symmetric",
     activations: Annotated[
         Literal["symmetric", "asymmetric", "float32"],
-        typer.Option(help="How int8 lays its levels over activations; float32 quantises weights alone."),
+        typer.Option(help="How int8 places its levels for activations; float32 quantises weights only."),
     ] = "asymmetric",
     per_channel: Annotated[
         bool, typer.Option("--per-channel/--per-tensor", help="A scale for every output channel, or for every tensor.")
     ] = True,
     sizes: Annotated[
-        list[str] | None, typer.Option("--size", metavar="NAME=N", help="A size that the file leaves open: batch=8.")
+        list[str] | None,
+        typer.Option("--size", metavar="NAME=N", help="A value for a symbolic dimension of the file: batch=8."),
     ] = None,
     batch: Annotated[
-        Literal["fixed", "any"], typer.Option(help="Rows of a call: as many as the model has now, or any number.")
+        Literal["fixed", "any"], typer.Option(help="Batch size of a call: fixed as in the model, or any.")
     ] = "fixed",
     bundle: Annotated[
         Path | None,
         typer.Option(help="Write a bundle too: the file, its quantisation table, and checks with the right answers."),
     ] = None,
     version: Annotated[
-        str, typer.Option(help="Of a coordinator's experiment: best, latest, a round, a sha256's start, average(N).")
+        str,
+        typer.Option(
+            help="Version of a coordinator's experiment: best, latest, a round, the beginning of a SHA-256, average(N)."
+        ),
     ] = "best",
     repeats: Annotated[int, typer.Option(min=1, help="Timed runs of one batch.")] = 50,
     threads: Annotated[int, typer.Option(min=1, help="Threads of the timed runs.")] = 1,

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from coterie.client_sdk.device.history import HistoryEntry
 
 Name = Annotated[str, typer.Option(help="The name of this client's store.")]
-Store = Annotated[Path | None, typer.Option(help="Where the client keeps its history; ./.coterie/NAME when absent.")]
+Store = Annotated[Path | None, typer.Option(help="Where the client keeps its history (default: ./.coterie/NAME).")]
 ENDS: Final = {
     "leased": "begun",
     "stored": "finished, not sent",

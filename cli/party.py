@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Take a role in a session; send and receive messages that only the partner can read.")
 StoreOption = Annotated[Path, typer.Option("--store", help="The folder of this party's keys, pins and messages.")]
 SessionOption = Annotated[
-    str | None, typer.Option("--session", help="A session's id or its end; the only one joined if absent.")
+    str | None, typer.Option("--session", help="A session's id or its end (default: the only one joined).")
 ]
-StageOption = Annotated[str | None, typer.Option("--stage", help="The stage; the session's only one if absent.")]
+StageOption = Annotated[str | None, typer.Option("--stage", help="The stage (default: the session's only one).")]
 FirstUse = Annotated[
     bool, typer.Option("--trust-first-use", help="Pin the key that a partner shows first, without asking.")
 ]
 Wait = Annotated[
-    float | None, typer.Option("--wait", min=0, help="Seconds to wait for the partner; as long as it takes if absent.")
+    float | None, typer.Option("--wait", min=0, help="Seconds to wait for the partner (default: no limit).")
 ]
 RoleArgument = Annotated[str, typer.Argument(metavar="ROLE", help="The partner's role.")]
 FOLDER = HOME / "party"
@@ -84,7 +84,7 @@ def join(
         str, typer.Option("--token", envvar="COTERIE_PARTY_TOKEN", help="The token of this party's role.")
     ],
     pin: Annotated[
-        list[str] | None, typer.Option("--pin", metavar="PARTY=FINGERPRINT", help="A partner's key, told beforehand.")
+        list[str] | None, typer.Option("--pin", metavar="PARTY=FINGERPRINT", help="A partner's key, known beforehand.")
     ] = None,
     store: StoreOption = FOLDER,
     ca: Authority = None,
@@ -183,13 +183,13 @@ def _standard_input() -> Iterator[bytes]:
 def receive(
     role: RoleArgument,
     out: Annotated[
-        Path, typer.Argument(metavar="FILE", help="Where to write it; a file that is there is not replaced.")
+        Path, typer.Argument(metavar="FILE", help="Where to write it; an existing file is not overwritten.")
     ],
     stage: StageOption = None,
     session: SessionOption = None,
     trust_first_use: FirstUse = False,
     wait: Wait = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
     store: StoreOption = FOLDER,
     ca: Authority = None,
     json: Json = False,

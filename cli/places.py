@@ -22,11 +22,11 @@ Token = Annotated[
     ),
 ]
 Authority = Annotated[
-    Path | None, typer.Option("--ca", help="PEM of the authority that signed the coordinator's own certificate.")
+    Path | None, typer.Option("--ca", help="PEM file of the authority that signed the coordinator's certificate.")
 ]
 RunArgument = Annotated[
     str | None,
-    typer.Argument(metavar="RUN", help="An experiment's name, id or the id's start; the newest if absent."),
+    typer.Argument(metavar="RUN", help="An experiment's name, id or the beginning of the id (default: the newest)."),
 ]
 
 DEFAULT_URL = f"http://127.0.0.1:{PORT}"

@@ -29,7 +29,7 @@ Secure = Annotated[
         help="Whether the coordinator may ever see one device's update.",
     ),
 ]
-Cohort = Annotated[str | None, typer.Option("--min-cohort", help="The fewest devices in any sum, or none.")]
+Cohort = Annotated[str | None, typer.Option("--min-cohort", help="The least number of devices in a sum, or none.")]
 PerExperiment = Annotated[
     str | None, typer.Option("--max-epsilon-per-experiment", help="The most ε of one experiment, or none.")
 ]
@@ -42,16 +42,16 @@ Unit = Annotated[
 ]
 Algorithms = Annotated[
     list[str] | None,
-    typer.Option("--algorithm", help="An algorithm that is allowed (again for more), or none for any."),
+    typer.Option("--algorithm", help="An allowed algorithm (repeatable); none allows any."),
 ]
 Signers = Annotated[
     list[str] | None,
-    typer.Option("--signer", help="A key whose plans are accepted (again for more), no other is; or none for any."),
+    typer.Option("--signer", help="A key whose plans are accepted, and no others (repeatable); none accepts any."),
 ]
 
 Endorsers = Annotated[
     list[str] | None,
-    typer.Option("--endorser", help="An issuer of whom devices need an endorsement (again for more), or none."),
+    typer.Option("--endorser", help="An issuer whose endorsement devices need (repeatable), or none."),
 ]
 
 

@@ -35,10 +35,10 @@ def schema(
 
 @app.command("make")
 def make(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="One word in small letters.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the population: one lower-case word.")],
     file: Annotated[Path, typer.Argument(metavar="SCHEMA", help="The schema of its devices' data, as JSON.")],
     signer: Annotated[
-        list[str] | None, typer.Option(help="A researcher's public key whose plans its devices run; again for more.")
+        list[str] | None, typer.Option(help="A researcher's public key whose plans its devices run (repeatable).")
     ] = None,
     url: Url = DEFAULT_URL,
     token: Token = None,

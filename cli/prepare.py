@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def prepare(
     target: Annotated[
-        str, typer.Argument(metavar="FILE[:NAME]", help="The file that makes the survey; NAME is `survey` when absent.")
+        str, typer.Argument(metavar="FILE[:NAME]", help="The file that makes the survey; NAME defaults to `survey`.")
     ],
     clients: Annotated[
         str, typer.Option(help="The name in FILE that holds, or returns, each client's data; for a simulation.")
@@ -29,15 +29,16 @@ def prepare(
     ] = None,
     asked: Annotated[int | None, typer.Option(min=1, help="How many devices a coordinator asks in a round.")] = None,
     population: Annotated[
-        str | None, typer.Option(help="Whose devices are asked, `survey` when not said; made when absent.")
+        str | None, typer.Option(help="Population whose devices are asked (default: `survey`), created if absent.")
     ] = None,
     token: Token = None,
-    key: Annotated[Path, typer.Option(help="The researcher's signing key; made when absent.")] = RESEARCHER_KEY,
+    key: Annotated[Path, typer.Option(help="The researcher's signing key, created if absent.")] = RESEARCHER_KEY,
     epsilon: Annotated[
-        float | None, typer.Option(help="Hide every client as a whole, at this price for all rounds; see --clip.")
+        float | None,
+        typer.Option(help="User-level differential privacy: the epsilon of all rounds together; see --clip."),
     ] = None,
-    delta: Annotated[float, typer.Option(help="Of differential privacy, with --epsilon.")] = 1e-6,
-    clip: Annotated[float, typer.Option(help="About how many rows of a client count, with --epsilon.")] = 100.0,
+    delta: Annotated[float, typer.Option(help="Delta of differential privacy, with --epsilon.")] = 1e-6,
+    clip: Annotated[float, typer.Option(help="Clip: about how many rows of a client count, with --epsilon.")] = 100.0,
     out: Annotated[Path, typer.Option(help="Where to write the schema.")] = Path("schema.json"),
     ca: Authority = None,
     json: Json = False,

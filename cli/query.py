@@ -31,36 +31,39 @@ _PRIVACY = {"clip": 100.0, "delta": 1e-6, "mechanism": "gaussian"}
 
 
 def query(
-    kind: Annotated[Kind, typer.Argument(help="What is asked.")],
+    kind: Annotated[Kind, typer.Argument(help="What to ask for.")],
     column: Annotated[str, typer.Argument(help="A feature of the population's schema, or its label.")],
     population: Annotated[
-        str | None, typer.Option(help="Whose devices are asked; the only one there is when absent.")
+        str | None, typer.Option(help="Population whose devices are asked (default: the only one).")
     ] = None,
     asked: Annotated[
-        int | None, typer.Option(min=1, help="How many devices a round asks; all that are enrolled when absent.")
+        int | None, typer.Option(min=1, help="How many devices a round asks (default: all that are enrolled).")
     ] = None,
     low: Annotated[
-        float | None, typer.Option(help="The least value, in the column's units; the schema's when absent.")
+        float | None, typer.Option(help="The smallest value, in the column's units (default: the schema's).")
     ] = None,
-    high: Annotated[float | None, typer.Option(help="The greatest value; the schema's when absent.")] = None,
+    high: Annotated[float | None, typer.Option(help="The largest value (default: the schema's).")] = None,
     bins: Annotated[
-        int | None, typer.Option(help="Of a histogram (32), or of one round of quantiles (64; with noise few).")
+        int | None,
+        typer.Option(help="Bins of a histogram (default: 32) or of a round of quantiles (64; fewer with noise)."),
     ] = None,
     levels: Annotated[
-        str | None, typer.Option(help="Which quantiles, separated by commas: 0.5,0.9; quartiles when absent.")
+        str | None, typer.Option(help="Quantiles, separated by commas: 0.5,0.9 (default: quartiles).")
     ] = None,
-    rounds: Annotated[int | None, typer.Option(help="By how many rounds quantiles are narrowed (3).")] = None,
+    rounds: Annotated[int | None, typer.Option(help="Rounds over which quantiles are narrowed (default: 3).")] = None,
     bits: Annotated[int | None, typer.Option(help="Heavy hitters are whole numbers below 2**bits.")] = None,
     fraction: Annotated[
-        float | None, typer.Option(help="Heavy hitters make up at least this part of all values.")
+        float | None, typer.Option(help="Smallest share of all values that makes a heavy hitter.")
     ] = None,
-    step: Annotated[int | None, typer.Option(help="Bits of heavy hitters that one round finds (4).")] = None,
+    step: Annotated[int | None, typer.Option(help="Bits of heavy hitters found per round (default: 4).")] = None,
     epsilon: Annotated[
-        float | None, typer.Option(help="Hide every device as a whole, at this price for all rounds together.")
+        float | None, typer.Option(help="User-level differential privacy: the epsilon of all rounds together.")
     ] = None,
-    delta: Annotated[float | None, typer.Option(help="Of differential privacy, with --epsilon (1e-6).")] = None,
+    delta: Annotated[
+        float | None, typer.Option(help="Delta of differential privacy, with --epsilon (default: 1e-6).")
+    ] = None,
     clip: Annotated[
-        float | None, typer.Option(help="About how many rows of a device count, with --epsilon (100).")
+        float | None, typer.Option(help="Clip: about how many rows of a device count, with --epsilon (default: 100).")
     ] = None,
     mechanism: Annotated[
         Mechanism | None,
@@ -73,18 +76,19 @@ def query(
         bool | None,
         typer.Option(
             "--secure-aggregation/--plain-aggregation",
-            help="Whether the coordinator sees sums over all devices only; it does from ten devices on when not said.",
+            help="Whether the coordinator sees sums over all devices only; default: on from ten devices.",
         ),
     ] = None,
     min_updates: Annotated[
-        int | None, typer.Option(min=1, help="How many answers a round needs; all of those asked when absent.")
+        int | None, typer.Option(min=1, help="How many answers a round needs (default: all devices asked).")
     ] = None,
     deadline: Annotated[
-        float | None, typer.Option(help="Seconds after which a round goes on without the others (600).")
+        float | None,
+        typer.Option(help="Seconds after which a round continues without the missing devices (default: 600)."),
     ] = None,
     url: Url = DEFAULT_URL,
     token: Token = None,
-    key: Annotated[Path, typer.Option(help="The researcher's signing key; made when absent.")] = RESEARCHER_KEY,
+    key: Annotated[Path, typer.Option(help="The researcher's signing key, created if absent.")] = RESEARCHER_KEY,
     ca: Authority = None,
     json: Json = False,
 ) -> None:

@@ -25,27 +25,28 @@ def sessions() -> None:
 
 @app.command("make")
 def make(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="What the session is called.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the session.")],
     role: Annotated[
         list[str], typer.Option("--role", metavar="ROLE=PARTY", help="A role and who takes it; two or more.")
     ],
     stage: Annotated[
-        list[str] | None, typer.Option("--stage", help="Under which name messages are sent; `messages` if absent.")
+        list[str] | None,
+        typer.Option("--stage", help="Name of a stage, under which messages are sent (default: `messages`)."),
     ] = None,
     message_limit: Annotated[
-        int | None, typer.Option(min=1, help="The most bytes of one sealed message; 4 GiB if absent.")
+        int | None, typer.Option(min=1, help="Most bytes of one sealed message (default: 4 GiB).")
     ] = None,
     party_quota: Annotated[
-        int | None, typer.Option(min=1, help="The most bytes of one party that may wait; 8 GiB if absent.")
+        int | None, typer.Option(min=1, help="Most bytes that may wait for one party (default: 8 GiB).")
     ] = None,
     session_quota: Annotated[
-        int | None, typer.Option(min=1, help="The most bytes of all parties that may wait; 16 GiB if absent.")
+        int | None, typer.Option(min=1, help="Most bytes that may wait for all parties (default: 16 GiB).")
     ] = None,
     message_ttl: Annotated[
-        int | None, typer.Option(min=1, help="Seconds until an unread message expires; a week if absent.")
+        int | None, typer.Option(min=1, help="Seconds until an unread message expires (default: a week).")
     ] = None,
     expires: Annotated[
-        int | None, typer.Option(min=1, help="Seconds until the session ends; 30 days if absent.")
+        int | None, typer.Option(min=1, help="Seconds until the session ends (default: 30 days).")
     ] = None,
     url: Url = DEFAULT_URL,
     token: Token = None,

@@ -23,9 +23,9 @@ def submit(
     url: Url = DEFAULT_URL,
     token: Token = None,
     population: Annotated[
-        str | None, typer.Option(help="The population to train over; named as the experiment when absent.")
+        str | None, typer.Option(help="The population to train over (default: named like the experiment).")
     ] = None,
-    key: Annotated[Path, typer.Option(help="The researcher's signing key; made when absent.")] = RESEARCHER_KEY,
+    key: Annotated[Path, typer.Option(help="The researcher's signing key, created if absent.")] = RESEARCHER_KEY,
     rounds: Annotated[int | None, typer.Option(min=1, help="Rounds to run, instead of the experiment's own.")] = None,
     seed: Annotated[int | None, typer.Option(help="The seed, instead of the experiment's own.")] = None,
     initial: Annotated[
