@@ -145,7 +145,7 @@ def guesses(
     correct: Annotated[int, typer.Option(min=0, help="Number of correct guesses.")],
     delta: Annotated[float, typer.Option(help="Delta of the claim.")] = 1e-5,
     claim: Claim = None,
-    confidence: Annotated[float, typer.Option(help="Delta of the bound.")] = 0.95,
+    confidence: Annotated[float, typer.Option(help="Confidence of the bound.")] = 0.95,
     json: Json = False,
 ) -> None:
     """Bound epsilon from the guesses of one run (Steinke, Nasr and Jagielski, 2023)."""

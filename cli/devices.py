@@ -17,7 +17,7 @@ app = typer.Typer(help="Revoke devices.")
 
 @app.callback()
 def devices() -> None:
-    """Shut devices out; `coterie list devices` shows them."""
+    """Revoke devices; `coterie list devices` shows them."""
 
 
 @app.command("revoke")
