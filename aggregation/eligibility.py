@@ -155,7 +155,7 @@ def without_trusted(
     if round.phase is not Phase.COLLECTING or TaskOutcome.ACCEPTED in outcomes:
         return None
     if not enrolled:
-        return "the trusted client has been shut out for ever; submit anew with another trusted client"
+        return "the trusted client was revoked; submit the experiment again with another trusted client"
     if TaskOutcome.OUT in outcomes or may_try(outcomes, "train", privacy):
         return None
     often = "once" if len(outcomes) == 1 else f"{len(outcomes)} times"

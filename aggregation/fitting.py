@@ -78,7 +78,7 @@ def _labels(terms: Terms) -> Rules:
         (
             not wrong,
             f"labels={terms.rounds.labels!r} asks for clients with the label {wrong[0] if wrong else None}, and the "
-            "schema has none such, so nobody could ever take part",
+            "schema has no such label, so no device could take part",
         ),
     )
 

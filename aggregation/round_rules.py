@@ -62,7 +62,7 @@ def deadline(round: Round, event: Event) -> Round:
         kinds = "trainer, secure aggregation" if round.config.secure else "trainer"
         some = round.accepted or round.leased
         took = f"no device took {untaken} of the {round.config.slots} tasks" if some else "no device took a task"
-        detail += f"; {took}: none came, or none is eligible ({kinds}, min_examples, labels, rest)"
+        detail += f"; {took}: none checked in, or none is eligible ({kinds}, min_examples, labels, rest)"
     return _abandon(round, cause, detail)
 
 

@@ -202,7 +202,8 @@ def _lines(found: "CanaryAudit") -> Iterator[str]:
         yield f"{found.canaries} canaries, {found.rounds} rounds."
     if marks is not None:
         yield (
-            f"Their marks stand {marks.ratio:.3f} deviations out of the noise. If the noise is Gaussian, epsilon is at "
+            f"Their marks are {marks.ratio:.3f} standard deviations above the noise. If the noise is Gaussian, "
+            "epsilon is at "
             f"least {figure(marks.epsilon)} at delta {marks.delta:g}, with {marks.confidence:.1%} confidence."
         )
     if guesses is not None:
@@ -231,7 +232,7 @@ def _report_and_exit(output: Output, verdict: "Verdict | None", claimed: float |
             output.say(f"REFUTED: {claim} is false. Look for noise that was left out, or a clip that does not hold.")
             raise typer.Exit(FAILED)
         case "cannot tell":
-            why = because or "it lies above the highest that could have been found"
+            why = because or "it is above the highest epsilon that could have been found"
             output.say(f"CANNOT TELL: the audit says nothing about {claim}: {why}.")
             raise typer.Exit(CANNOT_TELL)
 

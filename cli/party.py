@@ -50,7 +50,7 @@ def _open_party(store: Path, output: Output, ca: Path | None, *, trusts_first_us
             return True
         if not sys.stdin.isatty():
             return False
-        return typer.confirm("Has the partner told you this fingerprint over another channel? Pin it", err=True)
+        return typer.confirm("Has the partner confirmed this fingerprint over another channel? Pin it", err=True)
 
     def report_event(event: dict[str, Any]) -> None:
         output.event(**event)

@@ -269,7 +269,7 @@ def _cost(control: "Control", population: str, run: "Run") -> dict[str, Any] | N
 
 def _say_cost(output: Output, population: str, cost: dict[str, Any] | None) -> None:
     if cost is None:
-        output.say("Without noise: exact sums, which can tell of one device what nobody else has; --epsilon adds some.")
+        output.say("Without noise: exact sums, which can reveal what only one device has; --epsilon adds some.")
         return
     paid, rounds = figure(cost["epsilon_spent"]), cost["rounds_spent"]
     turns = "one round" if rounds == 1 else f"{rounds} rounds"

@@ -136,7 +136,8 @@ def _say_heavy_hitters(output: Output, column: str, answer: HeavyHitters, classe
         empty=f"No value of {column} occurs so often.",
     )
     output.say(
-        f"Of {_plus_minus(answer.values, answer.values_error)} values. Counts from {answer.threshold:.0f} on are told."
+        f"Of {_plus_minus(answer.values, answer.values_error)} values. Counts of {answer.threshold:.0f} or more are "
+        "reported."
     )
     if answer.margin:
         output.say(f"What occurs {answer.sure_from:.0f} times or more is missed with a probability of 5 % at most.")

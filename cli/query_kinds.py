@@ -58,7 +58,7 @@ def make_query(kind: Kind, column: str, schema: "DataSchema", given: dict[str, A
         wanted |= _one_bin_each(bounds, given)
     missing = [name for name, value in wanted.items() if value is None]
     if missing:
-        of_range = "The schema says no bounds of this column; values outside the range count as its ends."
+        of_range = "The schema has no bounds for this column; values outside the range are clipped to it."
         of_ids = "For ids below 1024 of which those count that are 5 % of all: --bits 10 --fraction 0.05"
         raise InputError(
             f"{kind.value} of {column!r} needs {' and '.join(f'--{name}' for name in missing)}.",

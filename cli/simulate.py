@@ -95,7 +95,7 @@ def simulate(
     )
     advise(output, rows)
     if path is None:
-        output.say("No round was committed, so there is no model; the causes stand in the table.")
+        output.say("No round was committed, so there is no model; the table shows the causes.")
         raise typer.Exit(FAILED)
     if not table.rows:
         output.say(f"Nothing to do: all {len(rows)} rounds were done before; more with --rounds.")

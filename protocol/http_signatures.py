@@ -176,7 +176,7 @@ def parse_signature(fields: Mapping[str, str]) -> RequestSignature:
     covered, named = cast(list[Any], items), cast(dict[str, Any], parameters)
     names = [item[0] for item in covered if isinstance(item[0], str) and not item[1]]
     if len(names) < len(covered) or len(set(names)) < len(names):
-        raise malformed("each component is a string without parameters, and stands there once")
+        raise malformed("each component must be a string without parameters, and appear once")
     _check_parameters(named)
     return RequestSignature(tuple(names), named, signature)
 

@@ -154,7 +154,7 @@ def _require_the_same_again(builder: GraphBuilder, files: Mapping[str, bytes]) -
             raise errors.ExperimentError(
                 f"The {name} graph of experiment {builder.experiment.name!r} comes out differently when traced again, "
                 "so the model, the loss or a metric uses something that changes from call to call.",
-                hint="Take no numbers from np.random, the clock or a counter: they would stay as they were at this "
+                hint="Do not use np.random, the clock or a counter: they would stay as they were at this "
                 "moment. For dropout use nn.Dropout, whose masks are drawn anew at every step.",
                 code="not_deterministic",
             )

@@ -70,7 +70,7 @@ def _check_presence(manifest: Manifest, rules: tuple[StageRule, ...]) -> None:
         raise _shape_refusal(f"A plan of the shape {manifest.shape!r} needs the stage {missing[0]!r}.")
     if found != [rule.name for rule in rules if rule.name in found]:
         order = ", ".join(rule.name for rule in rules)
-        raise _shape_refusal(f"The stages of the shape {manifest.shape!r} stand once each, in the order {order}.")
+        raise _shape_refusal(f"The stages of the shape {manifest.shape!r} must appear once each, in the order {order}.")
 
 
 def _check_frame(manifest: Manifest, rule: StageRule, stage: Stage) -> None:

@@ -163,6 +163,7 @@ def _place_of(task: Task, lineage: Lineage) -> Place:
 def _broken(why: str) -> PolicyRefused:
     return PolicyRefused(
         f"The task's history of versions {why}.",
-        hint="Ask the operator whether the coordinator was set back to a backup; the experiment can be submitted anew.",
+        hint="Ask the operator whether the coordinator was restored from a backup; the experiment can be submitted "
+        "again.",
         code="lineage_broken",
     )

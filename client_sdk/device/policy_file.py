@@ -171,15 +171,15 @@ def read_policy(path: Path) -> DevicePolicy:
         raise _error(
             path,
             lines.get("require_secure_aggregation"),
-            f"require_secure_aggregation cannot be false beside {needs} in line {lines.get(needs)}, which only secure"
-            " aggregation can keep",
+            f"require_secure_aggregation cannot be false beside {needs} in line {lines.get(needs)}, which only "
+            "secure aggregation can enforce",
             f"Leave out one of the two: without {needs} this client also sends updates that the coordinator reads.",
         )
     if "min_endorsed" in values and values.get("modes", CONSISTENT) != CONSISTENT:
         raise _error(
             path,
             lines.get("modes"),
-            "modes cannot name semi_honest beside min_endorsed: in that mode a client sees its neighbours only",
+            "modes cannot name semi_honest together with min_endorsed: in that mode a client sees its neighbours only",
             'Write modes = ["consistent"], or leave the line out.',
         )
     if "ledger" in values:

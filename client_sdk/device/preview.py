@@ -87,8 +87,9 @@ def nothing(membership: Membership) -> DryRun:
 
 
 _MASKED_NOTE: Final = (
-    "No row leaves this device. The numbers above would leave it under masks that only a sum over many clients takes"
-    " off; nobody sees this device's own. Nothing was sent but the check-in and the task's return."
+    "No row leaves this device. The numbers above would leave it under masks that are removed only from a sum over "
+    "many clients; nobody sees this device's own numbers. Nothing was sent but the check-in and the task's "
+    "return."
 )
 
 

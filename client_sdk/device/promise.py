@@ -103,7 +103,7 @@ def _check_shared(terms: SecureTerms, promise: PrivacyTerms, endorsed: int | Non
     if terms.noise is None or found != _NOISED_VECTOR:
         named = ", ".join(f"{name} {encoding}" for name, encoding in found[:4])
         raise _refusal(
-            "rests on noise that clients add to the change of the weights, with nothing beside it but the counts, and "
+            "rests on noise that clients add to the change of the weights, with nothing besides it but the counts, and "
             f"the task lets them send: {named}" + ("" if terms.noise else ", without noise")
         )
     corrupt = share_of(terms.corrupt, terms.max_clients)
@@ -112,7 +112,7 @@ def _check_shared(terms: SecureTerms, promise: PrivacyTerms, endorsed: int | Non
         known = "" if endorsed is None else " endorsed ones"
         raise _refusal(
             f"counts on the noise of {terms.noise.contributors} clients, and a sum may be of {real}{known}, of whom "
-            f"{corrupt} may tell theirs"
+            f"{corrupt} may reveal theirs"
         )
     cost = spent([_of_a_sum(terms)], promise.delta, accountant="rdp").epsilon
     if cost > promise.epsilon:

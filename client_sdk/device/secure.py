@@ -303,7 +303,7 @@ def _state(task: Task, record: AttemptRecord) -> ClientState:
         return ClientState.from_json(record.state)
     except StorageError as error:
         raise PolicyRefused(
-            f"The attempt of task {task.id} cannot be read any more, so this device sends nothing more in it.",
+            f"The attempt of task {task.id} can no longer be read, so this device sends nothing more in it.",
             hint="The device goes on with its next task.",
             code="attempt_lost",
         ) from error

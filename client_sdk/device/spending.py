@@ -274,7 +274,7 @@ def _require_limits(database: sqlite3.Connection, release: Release, policy: Devi
     if not _fits_limit(every, policy.max_delta, policy.max_epsilon * _ROUNDING):
         total = epsilon_of(every, policy.max_delta)
         raise PolicyRefused(
-            f"With this task, what this device has released would come to more than {policy.where('max_epsilon')}"
+            f"With this task, what this device has released would exceed what {policy.where('max_epsilon')}"
             f" allows: epsilon {policy.max_epsilon:g} for everything that it ever takes part in.",
             hint=f"It would be epsilon {total:.3g} at delta {policy.max_delta:g}, over {len(rows) + 1} tasks. Raise "
             "the limit, if these rows may reveal more.",

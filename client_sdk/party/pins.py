@@ -109,9 +109,9 @@ class Pins:
             return
         if pinned is not None:
             raise Forbidden(
-                f"The key of {partner} (role {role}) has changed: {pinned} is pinned, and {shown} came.",
+                f"The key of {partner} (role {role}) has changed: {pinned} is pinned, and {shown} was presented.",
                 hint="Ask the partner over another channel. If it has a new key, pin the fingerprint that it tells you "
-                f"(`coterie party pin`, or {self.path}); otherwise somebody is in between.",
+                f"(`coterie party pin`, or {self.path}); otherwise somebody intercepts the messages.",
                 code="partner_changed",
                 pinned=pinned,
                 came=shown,

@@ -59,7 +59,7 @@ def _library() -> ModuleType:
     except ModuleNotFoundError as error:
         raise errors.ConfigurationError(
             "Accounting by privacy loss distributions needs dp-accounting, which is not installed.",
-            hint=f"{INSTALL}, or account by Rényi divergences, which need nothing.",
+            hint=f"{INSTALL}, or account by Rényi divergences, which need no extra package.",
             code="extra_missing",
         ) from error
     return privacy_loss_distribution

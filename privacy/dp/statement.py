@@ -158,7 +158,9 @@ def _of_users(
         "one person is one device; who has several spends as many budgets",
     ]
     if groups > 1:
-        assumptions.insert(0, f"each of {groups} groups has all of the noise, and who is in which tells of no data")
+        assumptions.insert(
+            0, f"each of {groups} groups has all of the noise, and membership of a group reveals no data"
+        )
     trusts, shared = trusted(privacy, mode), privacy.mechanism in DISTRIBUTED
     if trusts == "cohort":
         adversary = "everyone, the coordinator included, who sees the noisy sums of all rounds"

@@ -167,7 +167,7 @@ def take_shares(state: ClientState, message: SharesFor, host: Host) -> tuple[Cli
     """Open the neighbours' boxes. Neighbours without one have dropped out, and no mask is made with them."""
     strangers = message.boxes.keys() - state.neighbours.keys()
     if strangers:
-        raise _refused(f"Place {min(strangers)} is no neighbour, but has a box for this client", code="secagg_box")
+        raise _refused(f"Place {min(strangers)} is not a neighbour, but has a box for this client", code="secagg_box")
     if len(message.boxes) < state.parameters.threshold:
         raise _refused(
             f"{len(message.boxes)} neighbours are left; with fewer than {state.parameters.threshold} this client's "
@@ -238,8 +238,8 @@ def take_survivors(state: ClientState, message: Survivors, host: Host) -> tuple[
         raise _refused("The coordinator counts this client as dropped out, though it is here", code="secagg_survivors")
     if not alive <= dealt or dealt & state.neighbours.keys() != frozenset(state.held):
         raise _refused(
-            "The list of survivors does not match the masks that were made: a survivor dealt no shares, or a neighbour "
-            "did whose box never came, or did not whose box came",
+            "The list of survivors does not match the masks that were made: a survivor dealt no shares, or the "
+            "boxes received and the survivors listed differ",
             code="secagg_survivors",
         )
     least = fewest_survivors(state.terms, state.parameters, state.floor)
@@ -272,7 +272,7 @@ def take_agreements(state: ClientState, message: Agreements, host: Host) -> tupl
     signed = agreement_message(state.context, state.listed)
     for place, signature in message.signatures.items():
         if place not in alive:
-            raise _refused(f"Place {place} is no survivor, but agrees", code="secagg_agreement")
+            raise _refused(f"Place {place} is not a survivor, but agrees", code="secagg_agreement")
         try:
             verify(state.identities[place], Domain.SECURE_SURVIVORS, signed, signature)
         except errors.Unauthenticated:
@@ -314,5 +314,7 @@ def secrets_of(state: ClientState) -> Secrets:
 
 def _refused(message: str, code: str) -> errors.SecureAggregationRefused:
     return errors.SecureAggregationRefused(
-        f"{message}.", hint="This client says nothing more in this attempt; the next one starts afresh.", code=code
+        f"{message}.",
+        hint="This client sends nothing more in this attempt; the next one starts anew.",
+        code=code,
     )

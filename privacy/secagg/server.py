@@ -149,7 +149,7 @@ def step(state: ServerState, event: Event) -> tuple[ServerState, tuple[Effect, .
     if rule is None:
         raise errors.Conflict(
             f"The attempt is in the phase {state.phase.value} and cannot take {type(event).__name__}.",
-            hint="It came too late, or too early; the client goes on with what the coordinator sends next.",
+            hint="It arrived too late, or too early; the client continues with what the coordinator sends next.",
             code="secagg_phase",
         )
     return rule.apply(state, event)

@@ -58,7 +58,7 @@ class Cause(Enum):
 
 _SENTENCES: Mapping[Cause, str] = {
     Cause.TOO_FEW_CLIENTS: "fewer clients sent their keys than the terms require",
-    Cause.NO_PARAMETERS: "so many clients cannot withstand so many corrupt and dropped ones",
+    Cause.NO_PARAMETERS: "this number of clients cannot tolerate this number of corrupt and dropped ones",
     Cause.TOO_FEW_DEALT: "too few clients dealt their shares",
     Cause.TOO_FEW_SURVIVORS: "too few masked vectors arrived to open the sum",
     Cause.FALLEN_APART: "the survivors are groups without a neighbour in common",

@@ -124,8 +124,8 @@ def _decrypt(cipher: AESGCM, state: Stream, index: int, chunk: bytes, *, last: b
 
 def _seal_broken(state: Stream) -> errors.InputError:
     return errors.InputError(
-        f"Chunk {state.index} of the message {state.header.decode()} does not open: it was changed, cut off or put in "
-        "another place on its way, or sealed for somebody else.",
+        f"Chunk {state.index} of the message {state.header.decode()} cannot be decrypted: it was changed, truncated "
+        "or moved on its way, or sealed for somebody else.",
         hint="End the session and make another; the coordinator or the partner is not honest, or a store was restored.",
         code="session_seal",
     )

@@ -143,7 +143,7 @@ MISTAKES = {
     "endorsers for nothing": (f'endorsers = ["{KEY}"]', "has no effect without min_endorsed", "min_endorsed ="),
     "endorsed in semi_honest": (
         f'min_endorsed = 3\nendorsers = ["{KEY}"]\nmodes = ["semi_honest"]',
-        "line 3: modes cannot name semi_honest beside min_endorsed",
+        "line 3: modes cannot name semi_honest together with min_endorsed",
         'modes = ["consistent"]',
     ),
     "a ledger alone": ('ledger = "l.db"', "line 1: ledger has no effect without max_epsilon", "max_epsilon = 8.0"),
