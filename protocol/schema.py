@@ -151,7 +151,7 @@ class DataSchema:
         if not all(isinstance(feature, Feature) for feature in listed) or not isinstance(
             cast(object, self.label), Label
         ):
-            raise _invalid("The data schema must have a tuple of Features, (Feature(...),), and one Label.")
+            raise _invalid("The parts in the data schema must be a tuple of Features, (Feature(...),), and one Label.")
         names = [*(feature.name for feature in self.features), self.label.name]
         sources = list(self.sources)
         _require(
