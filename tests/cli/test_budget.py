@@ -37,7 +37,7 @@ WRONG_LINES = {
     "--max-epsilon-per-experiment nan": "--max-epsilon-per-experiment must be above 0",
     "--delta 2": "--delta must be above 0 and at most 0.1",
     "--unit person": "--unit must be one of user, example, none, not 'person'",
-    "--signer 12ab": "64 hexadecimal digits",
+    "--signer 12ab": "64 lower-case hexadecimal digits",
 }
 FIRST, SECOND = f"exp_{'0' * 31}1", f"exp_{'0' * 31}2"
 

@@ -113,7 +113,7 @@ MISTAKES = {
     "a mode as text": ('modes = "consistent"', 'it is the text "consistent"', ""),
     "no mode": ("modes = []", "a list of one or more", ""),
     "no signer": ("signers = []", "leave the line out", ""),
-    "a short key": ('signers = ["abcd"]', "64 hexadecimal digits", ""),
+    "a short key": ('signers = ["abcd"]', "64 lower-case hexadecimal digits", ""),
     "a key in capitals": (f'signers = ["{KEY.upper()}"]', "lower-case", ""),
     "a key alone": (f'signers = "{KEY}"', "a list of one or more public keys", ""),
     "a cohort, and none asked for": (
