@@ -183,7 +183,7 @@ def _people_read_the_same(program: Program) -> None:
     for words, said in (
         (("budget", "show"), "over the last 365 days ε"),
         (("budget", "show"), "Rounds: paid, reserved"),
-        (("budget", "verify"), "all 11 entries hold"),
+        (("budget", "verify"), "all 11 entries are valid"),
         (("policy",), "max_epsilon_per_year"),
     ):
         code, out = program(*words)
