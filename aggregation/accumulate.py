@@ -30,8 +30,13 @@ ACCUMULATOR_FILE = "accumulator.update"
 
 @dataclass(frozen=True, kw_only=True)
 class AccumulateResult:
-    """What a node made. path, sha256, size: of the accumulator's file. clients: of how many clients it is; weight:
-    the sum of their weights; metrics: their training sums. accepted: tasks, sorted.
+    """What a node made.
+
+    path, sha256, size: of the accumulator's file.
+    clients: of how many clients it is.
+    weight: the sum of their weights.
+    metrics: their training sums.
+    accepted: tasks, sorted.
     """
 
     path: str

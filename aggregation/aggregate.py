@@ -43,9 +43,14 @@ class Rejection:
 
 @dataclass(frozen=True, kw_only=True)
 class AggregateResult:
-    """What a job made. version: SHA-256 of the weights file, which is the model version's id. state: the server's
-    state for the next round, None when the rules keep none. accepted: tasks, sorted; weight: the sum of their
-    weights; metrics: the training sums; step_norm: Euclidean length of the change.
+    """What a job made.
+
+    version: SHA-256 of the weights file, which is the model version's id.
+    state: the server's state for the next round, None when the rules keep none.
+    accepted: tasks, sorted.
+    weight: the sum of their weights.
+    metrics: the training sums.
+    step_norm: Euclidean length of the change.
     """
 
     version: str
@@ -78,19 +83,20 @@ def aggregate_updates(
 ) -> AggregateResult:
     """Aggregate the updates and write the next model version into the folder ``out``.
 
-    base: the version's file that the round began with. server_state: the state file of the round before, None at
-    first.
+    base: the version's file that the round began with.
+    server_state: the state file of the round before, None at first.
     rule: the text of the reducer of all sections that are means, which it sees as one vector; sections that are sums
-    are always summed. A rule that needs every single update cannot use an accumulator, and counts updates alike
-    whatever their weight or lag. trusted: the task of the update that fltrust judges the others by, and which is none
-    of them. weight_cap: the most that one update may weigh; a larger claim counts as the cap.
+        are always summed. A rule that needs every single update cannot use an accumulator, and counts updates alike
+        whatever their weight or lag.
+    trusted: the task of the update that fltrust judges the others by, and which is none of them.
+    weight_cap: the most that one update may weigh; a larger claim counts as the cap.
     lags: of the updates that were trained on an older version.
     central: the noise that makes the result differentially private; all updates then count alike, the training sums are
-    not released, no usable update is as good as any number of them, and one whose values cannot be used counts as zeros
-    and is not told from the others (see `private.central`).
-    Guarantees: the order of ``updates`` does not matter; an unusable file is skipped and reported, never half added;
-    a slice that no update covers keeps the base's weights and the optimizer's state; buffers (running statistics) move
-    by the weighted mean of their changes, whatever the server optimizer; the files are whole or absent.
+        not released, no usable update is as good as any number of them, and one whose values cannot be used counts as
+        zeros and is not told from the others (see `private.central`).
+    Guarantees: the order of ``updates`` does not matter; an unusable file is skipped and reported, never half added; a
+    slice that no update covers keeps the base's weights and the optimizer's state; buffers (running statistics) move by
+    the weighted mean of their changes, whatever the server optimizer; the files are whole or absent.
     Raises errors.UpdateRefused: ``nothing_usable``, ``zero_weight``, ``not_finite`` (the new weights overflow),
     ``trusted_missing``, or what the rule raises (``too_few_updates``: 2f ≥ n); errors.ExperimentError as `reducer`
     does; errors.StorageError.

@@ -27,8 +27,11 @@ _RING = (1 << 32) - 1
 
 @dataclass(frozen=True)
 class Clash:
-    """Two wishes that exclude each other. holds(terms): what of it is in the way, as the researcher wrote it; None
-    where nothing is. because: why. instead: what to choose.
+    """Two wishes that exclude each other.
+
+    holds(terms): what of it is in the way, as the researcher wrote it; None where nothing is.
+    because: why.
+    instead: what to choose.
     """
 
     holds: Callable[[Terms], str | None]
@@ -81,7 +84,7 @@ def _weights(terms: Terms) -> str | None:
     return f"weight_cap={policy.weight_cap} for a cohort of {policy.cohort} at {bits} bits" if most > _RING else None
 
 
-def _unsound(terms: Terms) -> str | None:
+def _without_parameters(terms: Terms) -> str | None:
     secure, policy = _secure(terms), terms.rounds
     mode = mode_for(secure, terms.privacy)
     fewest = policy.min_updates if secure.groups is None else policy.cohort // secure.groups
@@ -139,7 +142,7 @@ _IN_ROUNDS = 'choose mode="synchronous"'
 _SELECT_BLINDLY = "choose uniform, weighted, cyclic or least_recent"
 _COUNT_ALIKE = "set weight_cap=1 in the round policy, so that every device counts alike"
 _MEASURE_CENTRALLY = "set evaluate_every=0 and give the coordinator evaluation rows"
-_CHANGE_ALONE = "choose FedAvg, FedProx or another method that sends the change alone"
+_CHANGE_ALONE = "choose FedAvg, FedProx or another method that sends the change only"
 _HIDES_NOBODY = f"a sum of fewer than {FEWEST_CLIENTS} clients hides nobody"
 
 SECURE: tuple[Clash, ...] = (
@@ -156,7 +159,7 @@ SECURE: tuple[Clash, ...] = (
     Clash(
         lambda t: f"reducer={t.reducer!r}" if t.reducer != "mean" and _secure(t).groups is None else None,
         "it must look at single updates, and only their sum is ever seen",
-        "choose reducer='mean', whose clients bound their norm themselves (SecureAggregation(norm=...)), or "
+        "choose reducer='mean', whose clients bound their own norm (SecureAggregation(norm=...)), or "
         "SecureAggregation(groups=...), which gives the rule the means of random groups",
     ),
     Clash(
@@ -199,14 +202,14 @@ SECURE: tuple[Clash, ...] = (
         f"choose an evaluation_cohort of at least {FEWEST_CLIENTS}, or evaluate_every=0",
     ),
     Clash(
-        _unsound,
-        "no number of neighbours keeps the promise for so many corrupt and vanished clients",
+        _without_parameters,
+        "no number of neighbours is enough for so many corrupt and dropped clients",
         "lower corrupt or dropout, or raise the cohort",
     ),
     Clash(
         _without_range,
-        "what it sends beside the change has no public bound, so a ring could overflow",
-        "choose a method that sends the change alone, such as FedAvg or FedProx",
+        "what it sends besides the change has no public bound, so a ring could overflow",
+        "choose a method that sends the change only, such as FedAvg or FedProx",
     ),
     Clash(
         _keeps_state,
@@ -221,14 +224,14 @@ SECURE: tuple[Clash, ...] = (
 """With secure aggregation."""
 
 
-def _user(terms: Terms) -> UserLevel:
+def _user_level(terms: Terms) -> UserLevel:
     if not isinstance(terms.privacy, UserLevel):
         raise errors.InternalError("Only experiments with user-level privacy are held to its rules.")
     return terms.privacy
 
 
 def _noise_of_one_sum(terms: Terms) -> str | None:
-    asked = _user(terms)
+    asked = _user_level(terms)
     if terms.secure is None or terms.secure.groups is None:
         return None
     if asked.adaptive is not None:
@@ -239,7 +242,7 @@ def _noise_of_one_sum(terms: Terms) -> str | None:
 USER: tuple[Clash, ...] = (
     Clash(
         _uneven_weights,
-        "weights by examples let one device move the sum by more than the noise is made for",
+        "weights by examples let one device move the sum by more than the noise covers",
         _COUNT_ALIKE,
     ),
     Clash(
@@ -249,7 +252,7 @@ USER: tuple[Clash, ...] = (
     ),
     Clash(
         lambda t: f"reducer={t.reducer!r}" if t.reducer != "mean" and not (t.secure and t.secure.groups) else None,
-        "how far one device moves a robust rule is not known, so no noise can be made for it",
+        "how far one device can move a robust rule is unknown, so its noise cannot be calibrated",
         "choose reducer='mean', whose clip bounds what one device does, or SecureAggregation(groups=...), which gives "
         "the rule the means of groups, each with all of the noise",
     ),
@@ -274,13 +277,19 @@ USER: tuple[Clash, ...] = (
         "choose a codec of fixed size, such as float16, int8, eden:4 or randk:0.1",
     ),
     Clash(
-        lambda t: f"mechanism={_user(t).mechanism!r}" if _user(t).mechanism in DISTRIBUTED and not t.secure else None,
+        lambda t: (
+            f"mechanism={_user_level(t).mechanism!r}"
+            if _user_level(t).mechanism in DISTRIBUTED and not t.secure
+            else None
+        ),
         "devices add only a share of the noise, so each must hide in a sum",
         "set secure_aggregation=True, or choose mechanism='gaussian'",
     ),
     Clash(
         lambda t: (
-            f"mechanism={_user(t).mechanism!r}" if _user(t).mechanism in DISTRIBUTED and _user(t).adaptive else None
+            f"mechanism={_user_level(t).mechanism!r}"
+            if _user_level(t).mechanism in DISTRIBUTED and _user_level(t).adaptive
+            else None
         ),
         "the clip bits of an adaptive clip would need shares of noise of their own",
         "leave adaptive out, or choose mechanism='gaussian'",
@@ -296,7 +305,7 @@ USER: tuple[Clash, ...] = (
 LOCAL: tuple[Clash, ...] = (
     Clash(
         _uneven_weights,
-        "a weight by examples would tell how many rows a device has",
+        "a weight by examples would reveal how many rows a device has",
         _COUNT_ALIKE,
     ),
     Clash(
@@ -318,7 +327,7 @@ LOCAL: tuple[Clash, ...] = (
 """With `LocalLevel`."""
 
 
-def _example(terms: Terms) -> ExampleLevel:
+def _example_level(terms: Terms) -> ExampleLevel:
     if not isinstance(terms.privacy, ExampleLevel):
         raise errors.InternalError("Only experiments with example-level privacy are held to its rules.")
     return terms.privacy
@@ -326,13 +335,13 @@ def _example(terms: Terms) -> ExampleLevel:
 
 EXAMPLE: tuple[Clash, ...] = (
     Clash(
-        lambda t: "no number of rows" if _example(t).rows is None else None,
+        lambda t: "no number of rows" if _example_level(t).rows is None else None,
         "what a step costs depends on how likely a row is to be in its batch, and that must be public",
         "give ExampleLevel(rows=...), how many rows a device has at least",
     ),
     Clash(
         _uneven_weights,
-        "a weight by examples would tell how many rows a device has",
+        "a weight by examples would reveal how many rows a device has",
         _COUNT_ALIKE,
     ),
     Clash(
@@ -354,7 +363,7 @@ EXAMPLE: tuple[Clash, ...] = (
         lambda t: (
             f"holdout={t.training.holdout:g}" if t.training.holdout and t.schema.label.others == "dropped" else None
         ),
-        "which rows are held out goes by their places, and one row that the label's classes drop moves all behind it",
+        "rows are held out by position, and a row that the label's classes drop shifts all rows after it",
         "set holdout=0",
     ),
 )

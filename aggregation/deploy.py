@@ -15,7 +15,9 @@ def inference_file(
 ) -> bytes:
     """An ONNX file whose inputs are the schema's features (raw values) and whose output is ``output``.
 
-    graph: the file of the plan's stage ``infer``. weights: the version's tensors; frozen: the frozen blob's.
+    graph: the file of the plan's stage ``infer``.
+    weights: the version's tensors.
+    frozen: the frozen blob's.
     client_state: of the client whose model it is.
     Raises errors.PlanRefused (``plan_stage_absent``) for an external plan; errors.ExperimentError (``personal_model``)
     without client state where each client's model is its own.

@@ -49,7 +49,10 @@ _SENTENCES: Mapping[Work, str] = {
 
 @dataclass(frozen=True)
 class Do:
-    """Do this work. version: what it is about, where it is about a version."""
+    """Do this work.
+
+    version: what it is about, where it is about a version.
+    """
 
     work: Work
     version: str | None = None
@@ -131,7 +134,7 @@ def _secure(round: Round) -> bool:
     return round.config.secure
 
 
-def _summing(round: Round) -> bool:
+def _evaluations_await_sum(round: Round) -> bool:
     return round.survey_closed
 
 
@@ -153,7 +156,7 @@ DUE: Mapping[Phase, tuple[Duty, ...]] = {
     ),
     Phase.EVALUATING: (
         Duty(Work.EVALUATE, holds=measuring, case="while the coordinator's rows are awaited"),
-        Duty(Work.SUM_EVALUATIONS, holds=_summing, case="when a secure survey is closed"),
+        Duty(Work.SUM_EVALUATIONS, holds=_evaluations_await_sum, case="when a secure survey is closed"),
         Duty(awaits="evaluate", case="while devices are asked"),
     ),
     Phase.COMMITTING: (Duty(Work.COMMIT),),
@@ -166,7 +169,7 @@ DUE: Mapping[Phase, tuple[Duty, ...]] = {
 def due(round: Round) -> tuple[Due, ...]:
     """What the host has to see to now: tasks to take back first, then work, then devices to ask."""
     duty = next(row for row in DUE[round.phase] if row.holds(round))
-    closes = (Close(kind) for kind in KINDS if not accepts(round, kind) and not _out(round, kind))
+    closes = (Close(kind) for kind in KINDS if not accepts(round, kind) and not _leased_tasks(round, kind))
     work = () if duty.work is None else (Do(duty.work, round.version),)
     asks = (
         Ask(kind, open_slots(round, kind), _deadline_s(round.config, kind) if duty.awaits == kind else None)
@@ -181,7 +184,7 @@ def work_due(round: Round) -> Work | None:
     return next((entry.work for entry in due(round) if isinstance(entry, Do)), None)
 
 
-def _out(round: Round, kind: Kind) -> int:
+def _leased_tasks(round: Round, kind: Kind) -> int:
     return round.leased if kind == "train" else round.evaluation_leased
 
 

@@ -38,8 +38,10 @@ class Holdings:
 class Contribution:
     """What is known of a client that has contributed.
 
-    last_round: the last time; times: how often. rested_s: seconds since then, None where there is no clock to tell, or
-    it was set back. examples, loss, seconds: of its last update.
+    last_round: the last time.
+    times: how often.
+    rested_s: seconds since then, None where there is no clock to tell, or it was set back.
+    examples, loss, seconds: of its last update.
     """
 
     last_round: int
@@ -65,7 +67,8 @@ def eligible(
 ) -> bool:
     """Whether a client may train in this round.
 
-    past: what is known of it; None where it has not contributed. privacy: as in `rested`.
+    past: what is known of it; None where it has not contributed.
+    privacy: as in `rested`.
     """
     return has_the_data(policy, holdings) and rested(policy, past, round=round, privacy=privacy)
 
@@ -73,8 +76,8 @@ def eligible(
 def rested(policy: RoundPolicy, past: Contribution | None, *, round: int, privacy: Privacy | None) -> bool:
     """Whether a client's last contribution is long enough ago.
 
-    past: rest_rounds and rest_s count from there. privacy: what is accounted for is how far apart and how often a
-    client takes part; it never does more.
+    past: rest_rounds and rest_s count from there.
+    privacy: what is accounted for is how far apart and how often a client takes part; it never does more.
     """
     if past is None:
         return True
@@ -110,8 +113,9 @@ def choose(
     seed: int,
     trusted: str | None = None,
 ) -> tuple[str, ...]:
-    """Of the candidates those that train, by the policy's selection. trusted: the client that must, and has one of the
-    places, also while it is no candidate.
+    """Of the candidates those that train, by the policy's selection.
+
+    trusted: the client that must, and has one of the places, also while it is no candidate.
     """
     if trusted is None:
         return select(policy.selection, candidates, count, round=round, seed=seed)
@@ -130,8 +134,9 @@ def may_try(outcomes: Sequence[TaskOutcome], kind: Kind, privacy: Privacy | None
 
 
 def keeps_last_slot(trusted: str | None, client: str, slots: int, outcomes: Sequence[TaskOutcome]) -> bool:
-    """Whether the last open slot is kept for the trusted client, and not for this one. outcomes: of the trusted
-    client's tasks in this round.
+    """Whether the last open slot is kept for the trusted client, and not for this one.
+
+    outcomes: of the trusted client's tasks in this round.
     """
     if trusted is None or client == trusted or slots != 1:
         return False
@@ -144,12 +149,13 @@ def without_trusted(
     """Why the trusted client can bring no update to this round any more; None while it can, or has. Waiting for the
     deadline would bring nothing by which the others could be judged.
 
-    outcomes: of its training tasks in this round. enrolled: False where it was shut out for ever.
+    outcomes: of its training tasks in this round.
+    enrolled: False where it was shut out for ever.
     """
     if round.phase is not Phase.COLLECTING or TaskOutcome.ACCEPTED in outcomes:
         return None
     if not enrolled:
-        return "the trusted client has been shut out for ever; submit anew with another trusted client"
+        return "the trusted client was revoked; submit the experiment again with another trusted client"
     if TaskOutcome.OUT in outcomes or may_try(outcomes, "train", privacy):
         return None
     often = "once" if len(outcomes) == 1 else f"{len(outcomes)} times"

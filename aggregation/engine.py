@@ -95,8 +95,9 @@ __all__ = [
 def start(number: int, base: str, config: RoundConfig, *, place: int = 0, before: Round | None = None) -> Round:
     """A fresh round on model version ``base``.
 
-    place: how many versions were committed before. before: the round that has just ended, whose tasks that are out and
-    whose waiting updates a buffered round takes over, but for those older than `oldest` allows.
+    place: how many versions were committed before.
+    before: the round that has just ended, whose tasks that are out and whose waiting updates a buffered round takes
+        over, but for those older than `oldest` allows.
     """
     fresh = Round(number=number, base=base, config=config, place=place)
     if config.evaluate_only:

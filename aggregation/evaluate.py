@@ -33,16 +33,20 @@ def evaluate(
 ) -> MetricSums:
     """Metric sums of a model version over all rows.
 
-    graphs: at least those of the stages of an evaluation. weights: the version's tensors; frozen: the frozen blob's.
-    rows: one array per feature, and the labels, as ``DataSchema.check`` returns them; ``[rows, …]``. client_state: of
-    the client whose model is measured.
+    graphs: at least those of the stages of an evaluation.
+    weights: the version's tensors.
+    frozen: the frozen blob's.
+    rows: one array per feature, and the labels, as ``DataSchema.check`` returns them; ``[rows, …]``.
+    client_state: of the client whose model is measured.
     Guarantees: padding rows weigh nothing; batches are summed in float64; no rows give ``MetricSums()``.
     Raises errors.InputError for tensors that do not fit, or sums that are not finite (``metric_invalid``);
     errors.ExperimentError (``personal_model``) without client state where each client's model is its own.
     """
     if not next(iter(rows.values())).shape[0]:
         return MetricSums()
-    return metric_sums(manifest, _walked("evaluate", graphs, manifest, weights, rows, frozen, client_state, threads))
+    return metric_sums(
+        manifest, _run_stages("evaluate", graphs, manifest, weights, rows, frozen, client_state, threads)
+    )
 
 
 def metric_sums(manifest: Manifest, measured: Supply) -> MetricSums:
@@ -64,16 +68,16 @@ def predictions(
     """What a model version says of each row, ``[rows, …]``, in the order of the rows.
 
     graphs: at least those of the stages of a prediction. The others as for `evaluate`, but no label is needed.
-    Raises errors.ExperimentError: ``experiment_combination`` for a method that keeps several models,
-    ``personal_model`` without client state where each client's model is its own.
+    Raises errors.ExperimentError: ``experiment_combination`` for a method that keeps several models, ``personal_model``
+    without client state where each client's model is its own.
     """
     if manifest.chooses:
         raise errors.ExperimentError(
-            f"Method {manifest.algorithm.name!r} keeps several models, so there is no one prediction for a row.",
+            f"Method {manifest.algorithm.name!r} keeps several models, so a row has no single prediction.",
             hint="Take the model file, whose output holds the prediction of each: Simulation.infer().",
             code="experiment_combination",
         )
-    found = _walked("predict", graphs, manifest, weights, rows, frozen, client_state, threads)
+    found = _run_stages("predict", graphs, manifest, weights, rows, frozen, client_state, threads)
     return found.at("prediction")[PREDICTION]
 
 
@@ -83,15 +87,15 @@ def require_client(manifest: Manifest, task: TaskName, client_state: Arrays | No
     """
     if client_state is None and manifest.personal(task):
         raise errors.ExperimentError(
-            f"With {manifest.algorithm.name!r} each client has a model of its own, part of which never leaves it as "
-            "client state, so there is none without a client.",
+            f"With {manifest.algorithm.name!r} each client has its own model, part of which never leaves the "
+            "client, so there is no model without a client.",
             hint="On a device: coterie client export. In a simulation: predict(rows, client=0), infer(client=0).",
             code="personal_model",
         )
     return client_state or {}
 
 
-def _walked(
+def _run_stages(
     task: TaskName,
     graphs: Graphs,
     manifest: Manifest,
@@ -104,7 +108,7 @@ def _walked(
     state = require_client(manifest, task, client_state)
     supply = Supply(model=weights, frozen=frozen or {}, client_state=state)
     for stage in manifest.stages_of(task):
-        supply = run(stage, _loaded(graphs[stage.name], threads), supply, rows)
+        supply = run(stage, _executable_of(graphs[stage.name], threads), supply, rows)
     return supply
 
 
@@ -118,7 +122,7 @@ def with_whole(
     return sums.add({name: value * sums.examples for name, value in found.items()})
 
 
-def _loaded(graph: bytes | Executable, threads: int) -> Executable:
+def _executable_of(graph: bytes | Executable, threads: int) -> Executable:
     return graph if isinstance(graph, Executable) else Executable(graph, threads=threads)
 
 

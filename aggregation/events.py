@@ -25,7 +25,10 @@ class UpdateAccepted:
 
 @dataclass(frozen=True)
 class TaskFailed:
-    """A leased training task was aborted, refused, or its lease ran out. place: as in `UpdateAccepted`."""
+    """A leased training task was aborted, refused, or its lease ran out.
+
+    place: as in `UpdateAccepted`.
+    """
 
     place: int | None = None
 
@@ -41,9 +44,10 @@ class DeadlinePassed:
 class AggregateReady:
     """The new version is safely stored.
 
-    metrics: training sums. rejected: how many accepted updates were found unusable while aggregating, or of a secure
-    round, how many clients dropped out of the sum. clipped: of a secure round, how many updates were shortened; None
-    where that is not released.
+    metrics: training sums.
+    rejected: how many accepted updates were found unusable while aggregating, or of a secure round, how many clients
+        dropped out of the sum.
+    clipped: of a secure round, how many updates were shortened; None where that is not released.
     """
 
     version: str
@@ -58,7 +62,10 @@ NOTHING_USABLE = "nothing_usable"
 
 @dataclass(frozen=True)
 class AggregateFailed:
-    """No new version can be made of the accepted updates. reason: the code of the error that says why."""
+    """No new version can be made of the accepted updates.
+
+    reason: the code of the error that says why.
+    """
 
     detail: str
     reason: str | None = None
@@ -104,8 +111,10 @@ class Committed:
 
 @dataclass(frozen=True)
 class StopRequested:
-    """Somebody asked to stop. cause: ``withdrawn`` when that was the coordinator above, ``trusted_missing`` when the
-    trusted client was shut out; ``detail`` says why then.
+    """Somebody asked to stop.
+
+    cause: ``withdrawn`` when that was the coordinator above, ``trusted_missing`` when the trusted client was shut out;
+        ``detail`` says why then.
     """
 
     cause: Cause = Cause.STOPPED

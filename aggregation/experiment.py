@@ -51,8 +51,9 @@ class ExternalModel:
     here.
 
     parameters: shapes by name, () for a scalar; the order is that of the layout. They begin at zeros, or as
-    ``Experiment(initial=)`` says, which is needed where there is more than one matrix. metrics: what the clients'
-    evaluation reports beside the loss. Raises errors.ExperimentError naming a shape that no array of parameters has.
+        ``Experiment(initial=)`` says, which is needed where there is more than one matrix.
+    metrics: what the clients' evaluation reports beside the loss.
+    Raises errors.ExperimentError naming a shape that no array of parameters has.
     """
 
     parameters: Mapping[str, Sequence[int]]
@@ -79,24 +80,28 @@ class Experiment:
     """A federated experiment over a population whose rows follow ``schema``.
 
     model: a module ``(params, x, mode) → prediction``, or a model that `coterie.compute.onnx.load` read from a file,
-    which becomes one; x is the only feature's array, or a mapping by name when there are several; float features come
-    normalised, int32 features without normalisation come as they are (ids).
+        which becomes one; x is the only feature's array, or a mapping by name when there are several; float features
+        come normalised, int32 features without normalisation come as they are (ids).
     loss: (prediction, label) → ``[B]``; coterie weighs and averages it. Where it compares the rows of a batch, a third
-    parameter ``sample_weight`` tells which are padding (0). optimizer: the clients'. metrics: more values
-    per example, by name. With an `ExternalModel`, loss and optimizer are None.
+        parameter ``sample_weight`` tells which are padding (0).
+    optimizer: the clients'.
+    metrics: more values per example, by name. With an `ExternalModel`, loss and optimizer are None.
     reducer: what turns updates into one change of the weights, as `coterie.aggregation.reducers.reducer` reads it.
-    batch_size, epochs, max_steps, holdout: see plan.manifest.Training. codecs: for the update, by preference.
+    batch_size, epochs, max_steps, holdout: see plan.manifest.Training.
+    codecs: for the update, by preference.
     broadcast: ``int8`` makes every version the one before plus levels of 8 bits (what is lost is added to the next), so
-    that devices which have that one fetch about a quarter of the bytes.
+        that devices which have that one fetch about a quarter of the bytes.
     uploads: names of the tensors that are trained and uploaded, or patterns (``head.*``); None for all of the model's.
-    The others stay as the first version has them.
-    initial: first weights by name (the model's own from ``seed`` when None). evaluation: rows on which the
-    coordinator measures every version. evaluation_metrics: what it measures there over all rows at once: ``auc``,
-    ``f1``, ``c_index`` (see `coterie.aggregation.whole_metrics`). evaluation_batch: rows per step of an evaluation;
-    None for the training's. infer_batch: rows per call of the exported ``infer.onnx``.
+        The others stay as the first version has them.
+    initial: first weights by name (the model's own from ``seed`` when None).
+    evaluation: rows on which the coordinator measures every version.
+    evaluation_metrics: what it measures there over all rows at once: ``auc``, ``f1``, ``c_index`` (see
+        `coterie.aggregation.whole_metrics`).
+    evaluation_batch: rows per step of an evaluation; None for the training's.
+    infer_batch: rows per call of the exported ``infer.onnx``.
     secure_aggregation: whether only sums over clients are ever seen, and how; None for yes where the cohort is 10 or
-    more. What it excludes is refused by name (`coterie.aggregation.combinations`). privacy: what differential
-    privacy the experiment must have; None for none.
+        more. What it excludes is refused by name (`coterie.aggregation.combinations`).
+    privacy: what differential privacy the experiment must have; None for none.
     Raises errors.ExperimentError naming the field that is not possible.
     """
 
@@ -132,7 +137,7 @@ class Experiment:
             value = getattr(self, name)
             if not isinstance(value, kinds) or (isinstance(value, bool) and name in _WHOLE):
                 raise errors.ExperimentError(
-                    f"Experiment {str(self.name)[:64]!r}: {name} must be {wanted}, not {_shown(value)}.",
+                    f"Experiment {str(self.name)[:64]!r}: {name} must be {wanted}, not {_describe(value)}.",
                     code="experiment_invalid",
                 )
         object.__setattr__(self, "model", as_module(self.model))
@@ -244,7 +249,7 @@ def is_shape(shape: object) -> bool:
     return bool(sizes) and all(isinstance(n, int) and not isinstance(n, bool) and n >= 1 for n in sizes)
 
 
-def _shown(value: object) -> str:
+def _describe(value: object) -> str:
     return f"{str(value)[:64]!r} ({type(value).__name__})"
 
 
@@ -268,7 +273,7 @@ def _numbers(experiment: Experiment) -> tuple[tuple[bool, str], ...]:
         (1 <= e.infer_batch <= MOST_ROWS, f"infer_batch must be in 1..{MOST_ROWS}, not {e.infer_batch}"),
         (0 <= e.seed < 1 << 53, f"seed must be a whole number in 0..2**53, not {e.seed}"),
         (bool(e.codecs), "codecs must name at least one codec"),
-        (not nameless, f"codecs must be names such as 'int8', not {', '.join(map(_shown, nameless))}"),
+        (not nameless, f"codecs must be names such as 'int8', not {', '.join(map(_describe, nameless))}"),
         (
             e.uploads is None or (bool(e.uploads) and all(name and type(name) is str for name in e.uploads)),
             "uploads must name at least one tensor, or be None for all",

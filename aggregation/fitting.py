@@ -28,7 +28,7 @@ def check_terms(terms: Terms) -> None:
     `check_reducer` raises, and ``privacy_invalid`` for rounds that the noise was not made for.
     """
     selector_of(terms.rounds.selection)
-    _hold(terms, RULES)
+    _require_rules(terms, RULES)
     groups = None if terms.secure is None else terms.secure.groups
     check_reducer(
         terms.reducer,
@@ -39,7 +39,7 @@ def check_terms(terms: Terms) -> None:
         most_updates=groups or terms.rounds.cohort,
     )
     check_policy(terms.privacy, rounds=terms.rounds.rounds, rest_rounds=terms.rounds.rest_rounds)
-    _hold(terms, OF_MODELS)
+    _require_rules(terms, OF_MODELS)
 
 
 def check_tree(terms: Terms) -> None:
@@ -60,7 +60,7 @@ def check_tree(terms: Terms) -> None:
             )
 
 
-def _hold(terms: Terms, table: "Sequence[tuple[str, Callable[[Terms], Rules]]]") -> None:
+def _require_rules(terms: Terms, table: "Sequence[tuple[str, Callable[[Terms], Rules]]]") -> None:
     for code, rules in table:
         for holds, message in rules(terms):
             if not holds:
@@ -78,7 +78,7 @@ def _labels(terms: Terms) -> Rules:
         (
             not wrong,
             f"labels={terms.rounds.labels!r} asks for clients with the label {wrong[0] if wrong else None}, and the "
-            "schema has none such, so nobody could ever take part",
+            "schema has no such label, so no device could take part",
         ),
     )
 
@@ -99,7 +99,7 @@ def _numbers(terms: Terms) -> Rules:
     )
     given = [*terms.overrides.values(), *(value for values in scheduled.values() for value in values)]
     return (
-        (all(abs(value) <= _LARGEST for value in given), "hyper_schedule holds a number that no float32 holds"),
+        (all(abs(value) <= _LARGEST for value in given), "hyper_schedule holds a number that does not fit float32"),
         (not negative, f"hyper_schedule makes {', '.join(negative)} negative, which the experiment has not"),
     )
 
@@ -110,8 +110,8 @@ def _metrics(terms: Terms) -> Rules:
     return (
         (
             set(terms.evaluation_metrics) <= set(WHOLE_METRICS),
-            f"evaluation_metrics must be some of {', '.join(WHOLE_METRICS)}, not {terms.evaluation_metrics!r}; what is "
-            "a mean over examples goes into metrics",
+            f"evaluation_metrics must be some of {', '.join(WHOLE_METRICS)}, not {terms.evaluation_metrics!r}; put "
+            "means over examples into metrics",
         ),
         (
             len(known) == len(terms.metrics) + len(terms.evaluation_metrics),
@@ -133,11 +133,12 @@ def _evaluation(terms: Terms) -> Rules:
     return (
         (
             not external or not terms.central,
-            "its clients train with code of their own, so there is no eval graph; leave evaluation out, they measure",
+            "its clients train with their own code, so there is no eval graph; leave evaluation out, the clients "
+            "measure",
         ),
         (
             not terms.evaluation_metrics or terms.central,
-            "evaluation_metrics are taken on the coordinator's own rows; give evaluation=rows",
+            "evaluation_metrics are computed on the coordinator's own rows; give evaluation=rows",
         ),
     )
 
@@ -184,15 +185,15 @@ def _models(terms: Terms) -> Rules:
         ),
         (
             not terms.central or not terms.personal,
-            f"with {terms.algorithm.name} each client measures a model of its own, part of which stays with it as "
-            "client state, so there is none that the coordinator could measure; leave evaluation out and set "
-            "evaluate_every, so that clients measure theirs",
+            f"with {terms.algorithm.name} each client has its own model, part of which stays on the client, so the "
+            "coordinator has no model to measure; leave evaluation out and set "
+            "evaluate_every, so that clients measure their own",
         ),
         (
             some is None or not isinstance(terms.privacy, UserLevel | LocalLevel),
             f"running statistics such as {some!r} (BatchNorm) are incompatible with {level} privacy: the clip is made "
-            "for changes of weights, and a noised variance may fall below 0; take nn.GroupNorm or nn.LayerNorm, and "
-            "for training in levels QuantSettings(activations=None)",
+            "for changes of weights, and a noised variance may fall below 0; use nn.GroupNorm or nn.LayerNorm, and "
+            "for quantisation-aware training QuantSettings(activations=None)",
         ),
     )
 
@@ -203,7 +204,7 @@ def _broadcast(terms: Terms) -> Rules:
         (
             some is None or terms.broadcast == "float32",
             f"it broadcasts versions as levels of 8 bits, which could round running statistics such as {some!r} below "
-            "0; leave broadcast at 'float32', or take a normalisation without them, for example nn.GroupNorm",
+            "0; leave broadcast at 'float32', or use a normalisation without them, for example nn.GroupNorm",
         ),
     )
 

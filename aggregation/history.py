@@ -96,12 +96,12 @@ class History:
         return table
 
 
-def _worst(record: RoundRecord) -> Mapping[str, float]:
+def _worst_deciles(record: RoundRecord) -> Mapping[str, float]:
     return {name: found.worst_decile for name, found in record.fairness.items()}
 
 
 _CURVES: Mapping[str, Callable[[RoundRecord], Mapping[str, float]]] = {
     "": lambda record: record.metrics,
     "training": lambda record: record.training,
-    "fairness": _worst,
+    "fairness": _worst_deciles,
 }

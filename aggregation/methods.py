@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from coterie.aggregation.plan.manifest import Manifest
 
 
-def _asking(make: Callable[..., Sums]) -> Callable[..., Algorithm]:
+def _algorithm_maker(make: Callable[..., Sums]) -> Callable[..., Algorithm]:
     @wraps(make)
     def algorithm(**numbers: float) -> Algorithm:
         return method(make(**numbers))
@@ -33,13 +33,13 @@ def _asking(make: Callable[..., Sums]) -> Callable[..., Algorithm]:
 METHODS: Mapping[str, Callable[..., Algorithm]] = MappingProxyType(
     {
         **ALGORITHMS,
-        "count": _asking(count_rule),
-        "mean": _asking(mean_rule),
-        "histogram": _asking(histogram_rule),
-        "quantiles": _asking(quantiles_rule),
-        "heavy_hitters": _asking(heavy_hitters_rule),
-        "survey": _asking(survey_rule),
-        "calibrate": _asking(calibrate_rule),
+        "count": _algorithm_maker(count_rule),
+        "mean": _algorithm_maker(mean_rule),
+        "histogram": _algorithm_maker(histogram_rule),
+        "quantiles": _algorithm_maker(quantiles_rule),
+        "heavy_hitters": _algorithm_maker(heavy_hitters_rule),
+        "survey": _algorithm_maker(survey_rule),
+        "calibrate": _algorithm_maker(calibrate_rule),
     }
 )
 
@@ -48,9 +48,9 @@ def register(name: str, make: MakeMethod) -> MakeMethod:
     """Let simulations in this process find a method of one's own by its name.
 
     make: a function of numbers, each with a name, whose `Algorithm` has this name and those numbers as parameters. A
-    coordinator needs the method as an installed package's entry point (`coterie.aggregation.own_methods`), since it
-    aggregates in other processes. Raises errors.ExperimentError (``algorithm_parameter``) for a name of coterie's own,
-    or what is no function.
+        coordinator needs the method as an installed package's entry point (`coterie.aggregation.own_methods`), since it
+        aggregates in other processes.
+    Raises errors.ExperimentError (``algorithm_parameter``) for a name of coterie's own, or what is no function.
     """
     check_name(name, name in METHODS)
     if not callable(cast(object, make)):

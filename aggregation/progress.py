@@ -45,7 +45,8 @@ _SENTENCES = {
 class Progress:
     """An experiment between two rounds.
 
-    started: the number of the last round begun. current: the newest committed version.
+    started: the number of the last round begun.
+    current: the newest committed version.
     """
 
     current: str
@@ -109,7 +110,9 @@ def evaluates(policy: RoundPolicy, number: int) -> bool:
 
 
 def configure(policy: RoundPolicy, number: int, *, central: bool, secure: bool = False) -> RoundConfig:
-    """What round ``number`` aims for under this policy. central: whether the coordinator has data to evaluate on;
+    """What round ``number`` aims for under this policy.
+
+    central: whether the coordinator has data to evaluate on.
     secure: whether updates are only ever seen as sums.
     """
     only = policy.purpose == "evaluate"
@@ -145,7 +148,7 @@ def after_round(progress: Progress, outcome: Round, policy: RoundPolicy) -> tupl
     if outcome.number != progress.started or progress.finished is not None:
         raise errors.Conflict(f"Round {outcome.number} is not the one this experiment waits for.", code="round_phase")
     after = _count(progress, outcome, policy)
-    reason = _finished(after, outcome, policy)
+    reason = _reason_to_finish(after, outcome, policy)
     if reason is None:
         return first_round(after, policy)
     ended = replace(after, finished=reason)
@@ -170,19 +173,19 @@ def _count(progress: Progress, outcome: Round, policy: RoundPolicy) -> Progress:
     return replace(after, since_best=after.since_best + 1)
 
 
-def _finished(after: Progress, outcome: Round, policy: RoundPolicy) -> Reason | None:
+def _reason_to_finish(after: Progress, outcome: Round, policy: RoundPolicy) -> Reason | None:
     """The first rule that holds, in this order."""
     rules = (
         (outcome.cause is Cause.STOPPED, Reason.STOPPED),
         (after.abandoned_in_a_row >= STALLED_AFTER, Reason.STALLED),
-        (outcome.phase is Phase.COMMITTED and _reached(policy, measured(outcome)), Reason.TARGET_REACHED),
+        (outcome.phase is Phase.COMMITTED and _target_reached(policy, measured(outcome)), Reason.TARGET_REACHED),
         (after.started >= policy.rounds, Reason.COMPLETED),
         (policy.patience is not None and after.since_best >= policy.patience, Reason.NO_IMPROVEMENT),
     )
     return next((reason for holds, reason in rules if holds), None)
 
 
-def _reached(policy: RoundPolicy, means: dict[str, float]) -> bool:
+def _target_reached(policy: RoundPolicy, means: dict[str, float]) -> bool:
     target = policy.target
     if target is None or target.metric not in means:
         return False

@@ -17,15 +17,20 @@ _LISTED = ("loss", "accuracy")
 
 @dataclass(frozen=True, kw_only=True)
 class RoundRecord:
-    """One round. accepted: updates that count; failed: tasks that brought nothing, and updates that were taken in and
-    then found unusable. metrics: evaluation means (``loss``, ``accuracy``, …); training: the means that clients saw
-    while training. fairness: how each metric differs between the clients that evaluated.
-    model: SHA-256 of the version that it committed. clipped: under secure aggregation, the share of the updates that
-    were longer than the public norm and were shortened to it; None in the open, and where noise hides it. diverged:
-    clients whose training gave NaN or infinity, as far as they may say so. epsilon: what
-    all rounds up to this one have spent of privacy, at delta; None without differential privacy. participants: the
-    clients whose updates count, with lag and loss; empty under differential privacy, without losses under secure
-    aggregation, and on a coordinator empty above 256 of them.
+    """One round.
+
+    accepted: updates that count.
+    failed: tasks that brought nothing, and updates that were taken in and then found unusable.
+    metrics: evaluation means (``loss``, ``accuracy``, …).
+    training: the means that clients saw while training.
+    fairness: how each metric differs between the clients that evaluated.
+    model: SHA-256 of the version that it committed.
+    clipped: under secure aggregation, the share of the updates that were longer than the public norm and were shortened
+        to it; None in the open, and where noise hides it.
+    diverged: clients whose training gave NaN or infinity, as far as they may say so.
+    epsilon: what all rounds up to this one have spent of privacy, at delta; None without differential privacy.
+    participants: the clients whose updates count, with lag and loss; empty under differential privacy, without losses
+        under secure aggregation, and on a coordinator empty above 256 of them.
     """
 
     round: int

@@ -60,10 +60,13 @@ class RoundConfig:
     """What a round aims for. Seconds count from the moment in which tasks of that kind are first asked for.
 
     offered: tasks that may be out or accepted at once, instead of the cohort's over-selection; in a buffered round,
-    tasks that may be out. buffered: see `coterie.aggregation.engine`; staleness_cap: versions that an update may lag
-    by. last: no round follows for which tasks would be worth handing out. evaluate_only: measure the base and commit
-    that. secure: updates and evaluations are only ever seen as sums over clients; a task that is done is a report that
-    the client is ready for the sum.
+        tasks that may be out.
+    buffered: see `coterie.aggregation.engine`.
+    staleness_cap: versions that an update may lag by.
+    last: no round follows for which tasks would be worth handing out.
+    evaluate_only: measure the base and commit that.
+    secure: updates and evaluations are only ever seen as sums over clients; a task that is done is a report that the
+        client is ready for the sum.
     """
 
     cohort: int
@@ -132,8 +135,10 @@ class Round:
     """One round as a value. Counts are of tasks; metric mappings are named sums (``examples`` among them).
 
     place: versions committed before this round, so an update whose task has another place lags by the difference.
-    leases: tasks that are out; buffer: updates accepted for this round; waiting: updates accepted for the next one.
-    Each counts tasks by the place of their base; synchronous rounds know one place, their own.
+    leases: tasks that are out.
+    buffer: updates accepted for this round.
+    waiting: updates accepted for the next one. Each counts tasks by the place of their base; synchronous rounds know
+        one place, their own.
     clipped: updates that were shortened to the public norm before they were summed; None where that is not known.
     survey_closed: in a secure round, that the devices' evaluations are in and their sum is awaited.
     passed_on: that the round was abandoned and its updates count in the next one.

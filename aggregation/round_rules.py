@@ -62,7 +62,7 @@ def deadline(round: Round, event: Event) -> Round:
         kinds = "trainer, secure aggregation" if round.config.secure else "trainer"
         some = round.accepted or round.leased
         took = f"no device took {untaken} of the {round.config.slots} tasks" if some else "no device took a task"
-        detail += f"; {took}: none came, or none is eligible ({kinds}, min_examples, labels, rest)"
+        detail += f"; {took}: none checked in, or none is eligible ({kinds}, min_examples, labels, rest)"
     return _abandon(round, cause, detail)
 
 
@@ -117,7 +117,7 @@ def accept_evaluation(round: Round, event: Event) -> Round:
         evaluated=round.evaluated + 1,
         federated=_add(round.federated, event.metrics),
     )
-    return _surveyed(counted) if counted.evaluated >= counted.config.evaluation_cohort else counted
+    return _after_evaluation(counted) if counted.evaluated >= counted.config.evaluation_cohort else counted
 
 
 def fail_evaluation(round: Round, event: Event) -> Round:
@@ -137,7 +137,7 @@ def evaluation_deadline(round: Round, event: Event) -> Round:
         cause = Cause.TOO_FEW_UPDATES if round.evaluated else Cause.DEADLINE
         detail = f"{round.evaluated} of at least {config.min_updates} evaluations in {config.evaluation_deadline_s:g} s"
         return _abandon(round, cause, detail)
-    return _surveyed(round)
+    return _after_evaluation(round)
 
 
 def evaluations_summed(round: Round, event: Event) -> Round:
@@ -173,7 +173,7 @@ def evaluate(round: Round) -> Round:
     return _commit(round)
 
 
-def _surveyed(round: Round) -> Round:
+def _after_evaluation(round: Round) -> Round:
     """Devices have evaluated: on to the commit, in a secure round by way of their sum."""
     if not round.config.secure or not round.evaluated:
         return _commit(round)

@@ -50,7 +50,7 @@ def read_run(path: Path) -> tuple[str, History]:
         except errors.InputError as error:
             if not ended:
                 continue
-            raise _unreadable(file, f"its line {number} is no JSON: {error.message.rstrip('.')}") from error
+            raise _unreadable(file, f"its line {number} is not valid JSON: {error.message.rstrip('.')}") from error
         try:
             match value:
                 case {"event": "round", **_more}:
@@ -63,7 +63,7 @@ def read_run(path: Path) -> tuple[str, History]:
                 case _:
                     continue
         except KeyError as error:
-            raise _unreadable(file, f"its line {number} tells nothing of {error}") from error
+            raise _unreadable(file, f"its line {number} lacks the field {error}") from error
         except (TypeError, ValueError, AttributeError) as error:
             raise _unreadable(file, f"its line {number} cannot be read: {str(error).rstrip('.')}") from error
     if not rounds:

@@ -49,8 +49,10 @@ from coterie.protocol.tensors import TensorLimits, decode_tensors, read_file, wr
 
 @dataclass(frozen=True, kw_only=True)
 class SecureResult:
-    """What the job made. version, weights, state, step_norm: see `AggregateResult`; the others: see
-    `Folded`."""
+    """What the job made.
+
+    version, weights, state, step_norm: see `AggregateResult`; the others: see `Folded`.
+    """
 
     version: str
     weights: str
@@ -86,7 +88,8 @@ def secure_terms(
 ) -> SecureTerms:
     """What every task of an attempt says of it.
 
-    round: its number, which noise depends on. clip: the clipping norm of this round, where quantiles move it.
+    round: its number, which noise depends on.
+    clip: the clipping norm of this round, where quantiles move it.
     Raises errors.ExperimentError (``secure_range``, ``noise_range``, ``privacy_invalid``) where the sums do not fit a
     ring.
     """
@@ -174,7 +177,7 @@ def secure_evaluation(
         binding=Binding(manifest.id, base),
     )
     if not found.examples:
-        raise errors.UpdateRefused("The evaluations run over no examples.", code="metric_invalid")
+        raise errors.UpdateRefused("The evaluations cover no examples.", code="metric_invalid")
     sums = measured(manifest, found.sections[METRICS], found.examples)
     counts = found.sections[spread.SECTION].astype(np.float32)
     return sums.merge(spread.counted(manifest.metrics, counts, clients=min(spread.clients(counts), survivors)))

@@ -25,8 +25,11 @@ from coterie.protocol.canonical import sha256_hex
 class Candidate:
     """A client that could get a task, with what is known of it; None where nothing is.
 
-    examples: rows that it says it holds. loss: the mean loss that its last accepted update reported. seconds: how long
-    its last task took. last_round: in which it last contributed; times: how often it has.
+    examples: rows that it says it holds.
+    loss: the mean loss that its last accepted update reported.
+    seconds: how long its last task took.
+    last_round: in which it last contributed.
+    times: how often it has.
     """
 
     id: str
@@ -43,8 +46,9 @@ Rule = Callable[[Sequence[Candidate], int, int, np.random.Generator], list[Candi
 
 @dataclass(frozen=True)
 class Selector:
-    """A rule with its numbers. needs_loss: whether it reads single clients' losses, which secure aggregation and
-    differential privacy forbid.
+    """A rule with its numbers.
+
+    needs_loss: whether it reads single clients' losses, which secure aggregation and differential privacy forbid.
     """
 
     text: str
@@ -57,7 +61,9 @@ def select(
 ) -> tuple[str, ...]:
     """The ids of ``min(count, len(candidates))`` distinct candidates, the first choice first.
 
-    round: counted from 1. seed: the experiment's. Raises errors.ExperimentError (``selection_invalid``).
+    round: counted from 1.
+    seed: the experiment's.
+    Raises errors.ExperimentError (``selection_invalid``).
     """
     rule = selector_of(selector) if isinstance(selector, str) else selector
     ordered = sorted(candidates, key=lambda candidate: candidate.id)
@@ -71,7 +77,7 @@ def select(
 
 def _uniform() -> Rule:
     def choose(candidates: Sequence[Candidate], count: int, round: int, random: np.random.Generator) -> list[Candidate]:
-        return [candidates[place] for place in _lots(random, len(candidates))[:count]]
+        return [candidates[place] for place in _random_order(random, len(candidates))[:count]]
 
     return choose
 
@@ -128,7 +134,7 @@ def _oort(exploration: float, decay: float, floor: float, seconds: float, penalt
         fresh = [candidate for candidate in candidates if candidate.loss is None]
         share = max(floor, exploration * decay ** (round - 1))
         new = min(len(fresh), max(math.ceil(share * count), count - len(tried)))
-        chosen = [fresh[place] for place in _lots(random, len(fresh))[:new]]
+        chosen = [fresh[place] for place in _random_order(random, len(fresh))[:new]]
         old = min(count - new, len(tried))
         if old:
             gains = zip(tried, _gains(tried), strict=True)
@@ -171,7 +177,7 @@ def _least_recent() -> Rule:
     """Those whose last contribution is the longest ago; newcomers first, ties by lot."""
 
     def choose(candidates: Sequence[Candidate], count: int, round: int, random: np.random.Generator) -> list[Candidate]:
-        shuffled = [candidates[place] for place in _lots(random, len(candidates))]
+        shuffled = [candidates[place] for place in _random_order(random, len(candidates))]
         return sorted(shuffled, key=lambda c: -1 if c.last_round is None else c.last_round)[:count]
 
     return choose
@@ -213,7 +219,7 @@ def selector_of(text: str) -> Selector:
     return Selector(text, entry.needs_loss, entry.make(*call.numbers.values()))
 
 
-def _lots(random: np.random.Generator, count: int) -> list[int]:
+def _random_order(random: np.random.Generator, count: int) -> list[int]:
     """0 .. count-1 in an order drawn by lot."""
     return random.permutation(count).tolist()
 

@@ -65,7 +65,8 @@ def server_sgd(lr: float = 1.0, momentum: float = 0.0) -> ServerOptimizer:
 def server_adagrad(lr: float = 0.1, tau: float = 1e-3) -> ServerOptimizer:
     """FedAdagrad: v ← v + delta²; step = lr · delta / (√v + tau), with v = tau² at first.
 
-    tau: how adaptive it is; about the size of a useful step. Raises errors.ExperimentError for numbers out of range.
+    tau: how adaptive it is; about the size of a useful step.
+    Raises errors.ExperimentError for numbers out of range.
     """
     from coterie.compute.optim.adagrad import adagrad
 

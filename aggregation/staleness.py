@@ -28,7 +28,8 @@ def freshness(lag: int, exponent: float) -> float:
 class Lags:
     """The updates of a buffer that were not trained on the round's own version; any other update lags by nothing.
 
-    versions: by task, how many versions it lags. bases: by task, the file of the version that it was trained on.
+    versions: by task, how many versions it lags.
+    bases: by task, the file of the version that it was trained on.
     exponent: see `freshness`.
     """
 

@@ -21,15 +21,20 @@ from coterie.protocol.secure_aggregation import SecureAggregation
 class Terms:
     """An experiment, less what only its graphs say.
 
-    trainer: who makes the steps: the plan's graphs, or a trainer of the clients' own. optimizer: the clients'; None for
-    a trainer of their own, and in a request, whose plan holds it in graphs. hyper: the hyper-parameters of a step and
-    their defaults. overrides: those that the experiment sets for all rounds. training: how a device goes through its
-    rows. secure: with its mode settled; None where updates travel in the open. secure_by_default: whether nobody asked
-    for that. metrics: names of the sums that are measured. central: whether the coordinator has evaluation rows.
-    evaluation_metrics: what it measures over all of them at once. several: whether a version holds several models.
+    trainer: who makes the steps: the plan's graphs, or a trainer of the clients' own.
+    optimizer: the clients'; None for a trainer of their own, and in a request, whose plan holds it in graphs.
+    hyper: the hyper-parameters of a step and their defaults.
+    overrides: those that the experiment sets for all rounds.
+    training: how a device goes through its rows.
+    secure: with its mode settled; None where updates travel in the open.
+    secure_by_default: whether nobody asked for that.
+    metrics: names of the sums that are measured.
+    central: whether the coordinator has evaluation rows.
+    evaluation_metrics: what it measures over all of them at once.
+    several: whether a version holds several models.
     personal: whether a client measures a model of its own, part of which is client state.
-    own_weights: whether the researcher gave the first version. statistics: names of running statistics, as far as they
-    are known.
+    own_weights: whether the researcher gave the first version.
+    statistics: names of running statistics, as far as they are known.
     """
 
     name: str

@@ -25,8 +25,10 @@ NARROWEST = 1 << 12
 
 @dataclass(frozen=True)
 class UpdateFile:
-    """An update that a host has kept. task: whose it is, as far as the host knows; sha256: of its bytes as they came
-    in, which they are held to; None where nobody has hashed them.
+    """An update that a host has kept.
+
+    task: whose it is, as far as the host knows.
+    sha256: of its bytes as they came in, which they are held to; None where nobody has hashed them.
     """
 
     task: str
@@ -34,8 +36,10 @@ class UpdateFile:
     sha256: str | None = None
 
     def read(self, manifest: Manifest, *, keep: bool) -> Update:
-        """The update, its header checked. keep: whether its bytes are read once and stay in memory until they are
-        added; else they are read from the file, block by block, as often as a rule needs them.
+        """The update, its header checked.
+
+        keep: whether its bytes are read once and stay in memory until they are added; else they are read from the file,
+            block by block, as often as a rule needs them.
 
         Raises errors.StorageError (``blob_damaged``) for bytes that have changed since they were hashed, and
         errors.UpdateRefused as `read_update` does.
@@ -77,7 +81,10 @@ def bytes_of(path: Path) -> bytes:
 
 @dataclass(frozen=True)
 class UpdateFiles:
-    """Checked updates of one plan, in files. chosen: the sections that are seen as one vector."""
+    """Checked updates of one plan, in files.
+
+    chosen: the sections that are seen as one vector.
+    """
 
     updates: tuple[Update, ...]
     chosen: tuple[SectionSpec, ...]

@@ -50,8 +50,9 @@ def reads_drift(manifest: Manifest) -> bool:
 
 
 def drift_of(weights: npt.NDArray[np.float32], older: Iterable[tuple[npt.NDArray[np.float32], float]]) -> Vector:
-    """The mean of base - weights over updates. older: the other bases that updates were trained on, each with its share
-    of the effective weight of all.
+    """The mean of base - weights over updates.
+
+    older: the other bases that updates were trained on, each with its share of the effective weight of all.
     """
     now = weights.astype(np.float64)
     drift = np.zeros_like(now)

@@ -61,9 +61,12 @@ def next_version(
 ) -> NextVersion:
     """The version after ``base``.
 
-    base: the weights that the round began with, flat. sections: the aggregate of every section, float64. clients,
-    weight: how many updates it is of, and the sum of their weights. state: what the round before returned, empty at
-    first. freshness, drift: see `Aggregates`. untrained: see `Folded`.
+    base: the weights that the round began with, flat.
+    sections: the aggregate of every section, float64.
+    clients, weight: how many updates it is of, and the sum of their weights.
+    state: what the round before returned, empty at first.
+    freshness, drift: see `Aggregates`.
+    untrained: see `Folded`.
     Guarantees: what no section and no update covers keeps its weights and the optimizer's state; buffers move by the
     mean of their changes; a plan with ``broadcast`` int8 gets a version that is the base plus levels of 8 bits (see
     protocol.delta), and what that loses is added to the next step.
@@ -100,7 +103,9 @@ def version_of(
 ) -> NextVersion:
     """The version that a round's fold makes of ``base``, and the server's state with what the fold keeps of it.
 
-    state: the server's. version: the weights of an older version, by digest. Raises as `next_version` does.
+    state: the server's.
+    version: the weights of an older version, by digest.
+    Raises as `next_version` does.
     """
     drift = None
     if folded.older and reads_drift(manifest):
@@ -134,7 +139,7 @@ def _step(
     placed = dict(together.sections)
     for spec in manifest.sections:
         if spec.slices:
-            placed[spec.name] = _place(spec, together.sections[spec.name], layout.size)
+            placed[spec.name] = _scatter(spec, together.sections[spec.name], layout.size)
             bare, at = untrained.get(spec.name), 0
             for start, stop in spec.slices:
                 uncovered[start:stop] &= False if bare is None else bare[at : at + stop - start]
@@ -149,17 +154,17 @@ def _step(
         change, after = server.update(delta, kept)
         # State that is not one number for each weight, such as a count of steps, is the whole model's.
         stays = {name: uncovered if value.shape == uncovered.shape else False for name, value in after.items()}
-        kept.update({name: _unless(stays[name], value, kept[name]) for name, value in after.items()})
+        kept.update({name: _replaced_where(stays[name], value, kept[name]) for name, value in after.items()})
         return change
 
     # Running statistics move by the mean of their changes: no rule of a method, and no momentum, acts on them.
     change = placed[DELTA] if DELTA in placed else np.zeros(layout.size)
-    told = {**placed, DELTA: _unless(statistics, change, 0.0)}
+    told = {**placed, DELTA: _replaced_where(statistics, change, 0.0)}
     aggregates = replace(together, sections=told)
     step, own = method.apply(aggregates, _part(state, _METHOD) or method.init(layout), optimize)
-    step = _unless(statistics, step, change)
+    step = _replaced_where(statistics, step, change)
     named = {_OPTIMIZER + name: value for name, value in kept.items()}
-    return _unless(uncovered, step, 0.0), named | {_METHOD + name: value for name, value in own.items()}
+    return _replaced_where(uncovered, step, 0.0), named | {_METHOD + name: value for name, value in own.items()}
 
 
 def _as_in_files(layout: Layout) -> npt.NDArray[np.int64]:
@@ -167,12 +172,12 @@ def _as_in_files(layout: Layout) -> npt.NDArray[np.int64]:
     return np.concatenate([np.arange(*layout.slices[name]) for name in sorted(layout.names)])
 
 
-def _unless(mask: npt.NDArray[np.bool_] | bool, value: Vector, other: Vector | float) -> Vector:
+def _replaced_where(mask: npt.NDArray[np.bool_] | bool, value: Vector, other: Vector | float) -> Vector:
     """The value, but for the other where the mask holds. Most models have no such place, and need no copy."""
     return np.where(mask, other, value) if np.any(mask) else value
 
 
-def _place(spec: SectionSpec, section: Vector, size: int) -> Vector:
+def _scatter(spec: SectionSpec, section: Vector, size: int) -> Vector:
     """A section's elements where they belong in the whole vector; zeros elsewhere."""
     if spec.slices == ((0, size),):
         return section

@@ -24,7 +24,7 @@ FED: frozenset[Source] = frozenset(("batch", "random", "noise"))
 """Sources that give something new at each step."""
 
 
-def _nothing() -> Arrays:
+def _no_arrays() -> Arrays:
     return {}
 
 
@@ -36,13 +36,16 @@ def _nothing_left() -> Mapping[Destination, Arrays]:
 class Supply:
     """Everything that the inputs of a task's stages are filled from, apart from what changes with each step.
 
-    model: the version's tensors; frozen: the frozen blob's; client_state: this client's, as committed. hyper,
-    counters: numbers by name. left: what earlier stages of the task put, by destination and key.
+    model: the version's tensors.
+    frozen: the frozen blob's.
+    client_state: this client's, as committed.
+    hyper, counters: numbers by name.
+    left: what earlier stages of the task put, by destination and key.
     """
 
     model: Arrays
-    frozen: Arrays = field(default_factory=_nothing)
-    client_state: Arrays = field(default_factory=_nothing)
+    frozen: Arrays = field(default_factory=_no_arrays)
+    client_state: Arrays = field(default_factory=_no_arrays)
     hyper: Mapping[str, float] = field(default_factory=dict[str, float])
     counters: Mapping[str, float] = field(default_factory=dict[str, float])
     left: Mapping[Destination, Arrays] = field(default_factory=_nothing_left)
@@ -78,13 +81,14 @@ def run(
 ) -> Supply:
     """The supply after a stage that runs once or in one pass over the rows.
 
-    rows: one array per feature, and the labels where the stage reads them; ``[rows, …]``. on_batch: called after each
-    batch of a pass; what it raises ends the pass. Raises InputError as `filled` does.
+    rows: one array per feature, and the labels where the stage reads them; ``[rows, …]``.
+    on_batch: called after each batch of a pass; what it raises ends the pass.
+    Raises InputError as `filled` does.
     """
     return supply.after(_RUN[stage.over](stage, executable, supply, rows, on_batch))
 
 
-def _once(
+def _run_once(
     stage: Stage, executable: Executable, supply: Supply, rows: Arrays, on_batch: Callable[[], None]
 ) -> Mapping[Destination, Arrays]:
     outputs = executable.run(filled(stage, supply))
@@ -94,7 +98,7 @@ def _once(
     return put
 
 
-def _pass(
+def _run_pass(
     stage: Stage, executable: Executable, supply: Supply, rows: Arrays, on_batch: Callable[[], None]
 ) -> Mapping[Destination, Arrays]:
     loop = StepLoop(executable, carry={}, constants=filled(stage, supply), state={})
@@ -117,7 +121,7 @@ def _pass(
 def _steps(
     stage: Stage, executable: Executable, supply: Supply, rows: Arrays, on_batch: Callable[[], None]
 ) -> Mapping[Destination, Arrays]:
-    raise InternalError(f"Stage {stage.name!r} is stepped over the batches of a training, which a trainer draws.")
+    raise InternalError(f"Stage {stage.name!r} runs over batches of training, which only a trainer draws.")
 
 
 def _total(values: list[Array]) -> npt.NDArray[np.float64]:
@@ -131,7 +135,7 @@ def _total(values: list[Array]) -> npt.NDArray[np.float64]:
 _RUN: Mapping[
     Over,
     Callable[[Stage, Executable, Supply, Arrays, Callable[[], None]], Mapping[Destination, Arrays]],
-] = {"once": _once, "pass": _pass, "steps": _steps}
+] = {"once": _run_once, "pass": _run_pass, "steps": _steps}
 
 # What a pass makes of an output of every batch; count: of the rows, after which there is padding.
 _JOIN: Mapping[Destination, Callable[[list[Array], int], Array]] = {
@@ -141,7 +145,7 @@ _JOIN: Mapping[Destination, Callable[[list[Array], int], Array]] = {
 }
 
 
-def _named(tensors: Arrays, tensor: StageInput) -> Array:
+def _require_tensor(tensors: Arrays, tensor: StageInput) -> Array:
     if tensor.key not in tensors:
         raise InputError(f"Tensor {tensor.key!r} is absent from the {tensor.source}.", code="layout_mismatch")
     return tensors[tensor.key]
@@ -157,10 +161,10 @@ def _number(values: Mapping[str, float], key: str) -> Array:
 
 
 _FILL: Mapping[Source, Callable[[Supply, StageInput], Array]] = {
-    "model": lambda supply, tensor: _named(supply.model, tensor),
-    "frozen": lambda supply, tensor: _named(supply.frozen, tensor),
+    "model": lambda supply, tensor: _require_tensor(supply.model, tensor),
+    "frozen": lambda supply, tensor: _require_tensor(supply.frozen, tensor),
     "client_state": _client_state,
-    "probe": lambda supply, tensor: _named(supply.at("probe"), tensor),
+    "probe": lambda supply, tensor: _require_tensor(supply.at("probe"), tensor),
     "hyper": lambda supply, tensor: _number(supply.hyper, tensor.key),
     "active": lambda supply, tensor: np.ones(1, np.float32),
     "state": lambda supply, tensor: supply.at("state")[tensor.name],

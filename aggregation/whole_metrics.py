@@ -92,13 +92,15 @@ WHOLE_METRICS = tuple(_RULES)
 def whole_metrics(names: tuple[str, ...], prediction: npt.NDArray[Any], label: npt.NDArray[Any]) -> dict[str, float]:
     """The metrics of these names that the rows define; the others are left out.
 
-    prediction: ``[N]``, ``[N, 1]`` or ``[N, K]``. label: ``[N]``. Raises errors.InputError: ``metric_mismatch`` for
-    other shapes, ``metric_invalid`` for predictions that are not finite.
+    prediction: ``[N]``, ``[N, 1]`` or ``[N, K]``.
+    label: ``[N]``.
+    Raises errors.InputError: ``metric_mismatch`` for other shapes, ``metric_invalid`` for predictions that are not
+    finite.
     """
     check_prediction(names, prediction.shape)
     if not np.isfinite(prediction).all():
         raise errors.InputError(
-            "The model predicts NaN or infinity, of which no metric can be taken.",
+            "The model predicts NaN or infinity, so no metric can be computed.",
             hint="The training diverged: lower the clients' or the server's learning rate.",
             code="metric_invalid",
         )

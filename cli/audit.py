@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from coterie.privacy.audit.verdict import Verdict
     from coterie.simulation.canaries import CanaryAudit
 
-app = typer.Typer(help="Hold privacy claims, and the trail of what was done, against what can be proven.")
+app = typer.Typer(help="Audit privacy claims and verify the trail of administrative actions.")
 
 Target = Annotated[str, typer.Argument(metavar="FILE[:NAME]", help="The file that makes the experiment.")]
 Clients = Annotated[str, typer.Option(help="The name in FILE that holds, or returns, each client's data.")]
 RoundsOption = Annotated[int | None, typer.Option(min=1, help="Rounds to run, instead of the experiment's own.")]
-Claim = Annotated[float | None, typer.Option(min=0.0, help="The epsilon to hold against.")]
+Claim = Annotated[float | None, typer.Option(min=0.0, help="The epsilon to test.")]
 Trainer = Annotated[str | None, typer.Option(metavar="MODULE:NAME", help="A trainer of your own.")]
-Workers = Annotated[int, typer.Option(min=1, help="Clients that work at once.")]
+Workers = Annotated[int, typer.Option(min=1, help="Number of clients that train in parallel.")]
 
 
 @app.command("statement")
@@ -40,7 +40,7 @@ def statement(target: Target, rounds: RoundsOption = None, json: Json = False) -
     found = claim_of(experiment, length=compile_plan(experiment).plan.manifest.layout.size)
     if found is None:
         raise ExperimentError(
-            f"Experiment {experiment.name!r} asks for no differential privacy, so there is nothing to state.",
+            f"Experiment {experiment.name!r} has no differential privacy, so there is no statement to print.",
             hint="Give Experiment(privacy=...) a UserLevel, for example.",
             code="audit_nothing",
         )
@@ -51,9 +51,7 @@ def statement(target: Target, rounds: RoundsOption = None, json: Json = False) -
 
 @app.command("trail")
 def trail(
-    digest: Annotated[
-        str | None, typer.Option(help="A digest that you noted earlier: an entry with it must still be there.")
-    ] = None,
+    digest: Annotated[str | None, typer.Option(help="A digest noted earlier: the trail must still contain it.")] = None,
     url: Url = DEFAULT_URL,
     token: Token = None,
     ca: Authority = None,
@@ -77,18 +75,18 @@ def trail(
             (entry.id, f"{entry.at:%Y-%m-%d %H:%M:%S}", entry.actor, entry.action, entry.subject or "")
             for entry in entries
         ],
-        empty="Nobody has done anything yet.",
+        empty="No action is recorded yet.",
     )
     broken = first_fault(entries)
     fault = None if broken is None else f"entry {broken[0]}: {broken[1]}"
     if fault is None and digest is not None and digest not in {entry.digest for entry in entries}:
-        fault = f"no entry has the digest {digest[:64]}: the trail was written anew, or its end was cut off"
+        fault = f"no entry has the digest {digest[:64]}: the trail was rewritten or truncated"
     newest = entries[-1].digest if entries else None
     output.event("trail", entries=len(entries), digest=newest, fault=fault)
     if fault is not None:
-        output.say(f"The audit trail does not hold: {fault}.")
+        output.say(f"The audit trail is not valid: {fault}.")
         raise typer.Exit(FAILED)
-    output.say(f"All {len(entries)} entries hold. Note the newest digest, and give it the next time:")
+    output.say(f"All {len(entries)} entries are valid. Note the newest digest, and pass it next time:")
     output.say(f"  coterie audit trail --digest {newest}")
 
 
@@ -97,16 +95,19 @@ def run(
     target: Target,
     clients: Clients = "clients",
     count: Annotated[
-        int | None, typer.Option("--canaries", min=20, help="Canaries; as many as the claim needs if absent.")
+        int | None, typer.Option("--canaries", min=20, help="Number of canaries (default: as many as the claim needs).")
     ] = None,
     norm: Annotated[
-        float | None, typer.Option(min=0.0, help="Of a canary's update; ten times the experiment's clip if absent.")
+        float | None,
+        typer.Option(min=0.0, help="Norm of a canary's update (default: ten times the experiment's clip)."),
     ] = None,
     claim: Annotated[
-        float | None, typer.Option(min=0.0, help="The epsilon to hold against; the experiment's own if absent.")
+        float | None, typer.Option(min=0.0, help="The epsilon to test (default: the experiment's own).")
     ] = None,
-    delta: Annotated[float, typer.Option(help="Of the claim, where the experiment has none.")] = 1e-5,
-    rounds: Annotated[int | None, typer.Option(min=1, help="Rounds to run; as many as it takes if absent.")] = None,
+    delta: Annotated[float, typer.Option(help="Delta of the claim, if the experiment has none.")] = 1e-5,
+    rounds: Annotated[
+        int | None, typer.Option(min=1, help="Rounds to run (default: as many as the audit needs).")
+    ] = None,
     trainer: Trainer = None,
     workers: Workers = 1,
     json: Json = False,
@@ -117,7 +118,7 @@ def run(
     from coterie.simulation.canaries import audit_by_canaries
 
     output = Output(json)
-    experiment, sources = _loaded(target, clients, None)
+    experiment, sources = _load_experiment_and_clients(target, clients, None)
     with RoundTable(output, f"{experiment.name}, with canaries") as table:
         found = audit_by_canaries(
             experiment,
@@ -134,17 +135,17 @@ def run(
     output.event("audit", **found.to_json())
     for line in _lines(found):
         output.say(line)
-    _leave(output, found.verdict, found.claimed, found.because)
+    _report_and_exit(output, found.verdict, found.claimed, found.because)
 
 
 @app.command("guesses")
 def guesses(
-    count: Annotated[int, typer.Option("--canaries", min=1, help="Canaries whose coins were tossed.")],
-    guessed: Annotated[int, typer.Option("--guesses", min=1, help="For how many a guess was made.")],
-    correct: Annotated[int, typer.Option(min=0, help="How many guesses were right.")],
-    delta: Annotated[float, typer.Option(help="Of the claim.")] = 1e-5,
+    count: Annotated[int, typer.Option("--canaries", min=1, help="Number of canaries, each included at random.")],
+    guessed: Annotated[int, typer.Option("--guesses", min=1, help="Number of canaries guessed.")],
+    correct: Annotated[int, typer.Option(min=0, help="Number of correct guesses.")],
+    delta: Annotated[float, typer.Option(help="Delta of the claim.")] = 1e-5,
     claim: Claim = None,
-    confidence: Annotated[float, typer.Option(help="Of the bound.")] = 0.95,
+    confidence: Annotated[float, typer.Option(help="Confidence of the bound.")] = 0.95,
     json: Json = False,
 ) -> None:
     """Bound epsilon from the guesses of one run (Steinke, Nasr and Jagielski, 2023)."""
@@ -153,9 +154,9 @@ def guesses(
     output = Output(json)
     found = audit_guesses(count, guessed, correct, delta, claimed=claim, confidence=confidence)
     output.event("audit", **found.to_json())
-    output.say(f"{_guessed(found)}, with {confidence:.0%} confidence.")
+    output.say(f"{_describe_guesses(found)}, with {confidence:.0%} confidence.")
     output.say(f"The highest epsilon that this audit could have found: {found.cap:.4g}.")
-    _leave(output, found.verdict, claim, None)
+    _report_and_exit(output, found.verdict, claim, None)
 
 
 @app.command("members")
@@ -176,7 +177,7 @@ def members(
     from coterie.simulation.members import infer_members
 
     output = Output(json)
-    experiment, sources = _loaded(target, clients, rounds)
+    experiment, sources = _load_experiment_and_clients(target, clients, rounds)
     with RoundTable(output, f"{experiment.name}: {len(sources)} virtual clients") as table:
         result = simulate_full(
             experiment, sources, trainer=trainer, workers=workers, on_event=lambda event: show(table, event)
@@ -191,7 +192,7 @@ def members(
     )
     output.say(f"The highest epsilon that this audit could have found: {found.cap:.4g}.")
     if claim is not None:
-        _leave(output, verdict, claim, None)
+        _report_and_exit(output, verdict, claim, None)
 
 
 def _lines(found: "CanaryAudit") -> Iterator[str]:
@@ -201,24 +202,25 @@ def _lines(found: "CanaryAudit") -> Iterator[str]:
         yield f"{found.canaries} canaries, {found.rounds} rounds."
     if marks is not None:
         yield (
-            f"Their marks stand {marks.ratio:.3f} deviations out of the noise. If the noise is Gaussian, epsilon is at "
+            f"Their marks are {marks.ratio:.3f} standard deviations above the noise. If the noise is Gaussian, "
+            "epsilon is at "
             f"least {figure(marks.epsilon)} at delta {marks.delta:g}, with {marks.confidence:.1%} confidence."
         )
     if guesses is not None:
-        yield f"Whatever the noise is: {_guessed(guesses)}, with {guesses.confidence:.1%} confidence."
+        yield f"Whatever the noise is: {_describe_guesses(guesses)}, with {guesses.confidence:.1%} confidence."
         yield f"The highest epsilon that this audit could have found: {found.cap:.4g}."
     if marks is not None and marks.power is not None:
         yield f"Noise of half the size would have been caught with a chance of {marks.power:.1%}."
 
 
-def _guessed(audit: "Audit") -> str:
+def _describe_guesses(audit: "Audit") -> str:
     return (
         f"{audit.correct} of {audit.guesses} guesses about {audit.canaries} canaries are right, so that epsilon is at "
         f"least {figure(audit.epsilon)} at delta {audit.delta:g}"
     )
 
 
-def _leave(output: Output, verdict: "Verdict | None", claimed: float | None, because: str | None) -> None:
+def _report_and_exit(output: Output, verdict: "Verdict | None", claimed: float | None, because: str | None) -> None:
     """Say what the answer is, and leave with an exit code that says it too."""
     claim = "what the experiment claims" if claimed is None else f"the claim of epsilon {claimed:.4g}"
     match verdict:
@@ -230,12 +232,12 @@ def _leave(output: Output, verdict: "Verdict | None", claimed: float | None, bec
             output.say(f"REFUTED: {claim} is false. Look for noise that was left out, or a clip that does not hold.")
             raise typer.Exit(FAILED)
         case "cannot tell":
-            why = because or "it lies above the highest that could have been found"
-            output.say(f"CANNOT TELL: of {claim} nothing was learned: {why}.")
+            why = because or "it is above the highest epsilon that could have been found"
+            output.say(f"CANNOT TELL: the audit says nothing about {claim}: {why}.")
             raise typer.Exit(CANNOT_TELL)
 
 
-def _loaded(target: str, clients: str, rounds: int | None) -> "tuple[Experiment, Sequence[Any]]":
+def _load_experiment_and_clients(target: str, clients: str, rounds: int | None) -> "tuple[Experiment, Sequence[Any]]":
     from coterie.cli.loading import call, load_experiment, override, split_target
 
     experiment, module = load_experiment(target)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Show, verify and plot the privacy budget of a population.")
 
 PopulationArgument = Annotated[
-    str | None, typer.Argument(metavar="POPULATION", help="Its name; the only one if absent.")
+    str | None, typer.Argument(metavar="POPULATION", help="Name of the population (default: the only one).")
 ]
 
 
@@ -73,11 +73,13 @@ def verify(
     population: PopulationArgument = None,
     head: Annotated[
         str | None,
-        typer.Option(help="A digest that you noted earlier, or its first 16 digits or more: it must still be there."),
+        typer.Option(help="A digest noted earlier, or at least its first 16 digits: the ledger must still contain it."),
     ] = None,
     receipt: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="A receipt of `coterie budget receipt`: its entry must still be there."),
+        typer.Option(
+            metavar="FILE", help="A receipt of `coterie budget receipt`: the ledger must still contain its entry."
+        ),
     ] = None,
     url: Url = DEFAULT_URL,
     token: Token = None,
@@ -100,12 +102,12 @@ def verify(
     kept = None if receipt is None else _receipt(receipt)
     with Control(url, token=access_token(token), ca=ca) as control:
         name = the_population(control, population or (None if kept is None else kept.population))
-        verdict, entries = _checked(control, name)
+        verdict, entries = _read_and_check(control, name)
         public = control.population(name).coordinator_key
     broken, digests = verdict.broken, [entry.digest for entry in entries]
     fault = None if broken is None else f"entry {broken.sequence}: {broken.why}"
-    if fault is None and head is not None and not _holds(digests, head):
-        fault = f"no entry has the digest {head[:64]}: the chain was written anew, or its end was cut off"
+    if fault is None and head is not None and not _has_digest(digests, head):
+        fault = f"no entry has the digest {head[:64]}: the chain was rewritten or truncated"
     if fault is None and kept is not None:
         fault = _not_continued(kept, name, public, digests)
     output.event(
@@ -113,11 +115,11 @@ def verify(
         broken=None if broken is None else broken.sequence,
     )  # fmt: skip
     if fault is not None:
-        output.say(f"{name}: the ledger does not hold. {fault[0].upper()}{fault[1:]}.")
+        output.say(f"{name}: the ledger is not valid. {fault[0].upper()}{fault[1:]}.")
         raise typer.Exit(FAILED)
     output.say(
-        f"{name}: all {verdict.head.sequence} entries hold, signed by the coordinator. Note the newest digest, and "
-        f"give it the next time: coterie budget verify {name} --head {verdict.head.digest[:16]}"
+        f"{name}: all {verdict.head.sequence} entries are valid and signed by the coordinator. Note the newest "
+        f"digest, and pass it next time: coterie budget verify {name} --head {verdict.head.digest[:16]}"
     )
 
 
@@ -141,12 +143,12 @@ def receipt(
     output = Output(json)
     with Control(url, token=access_token(token), ca=ca) as control:
         name = the_population(control, population)
-        verdict, entries = _checked(control, name)
-        _hold(name, verdict)
+        verdict, entries = _read_and_check(control, name)
+        _require_valid(name, verdict)
         budget = control.budget(name)
     if not entries:
         raise InputError(
-            f"The ledger of {name} is empty, so there is nothing to keep.",
+            f"The ledger of {name} is empty, so there is no receipt to write.",
             hint="The first experiment with differential privacy, or the first limit, writes to it.",
             code="ledger_empty",
         )
@@ -182,19 +184,19 @@ def plot(
     output = Output(json)
     with Control(url, token=access_token(token), ca=ca) as control:
         name = the_population(control, population)
-        verdict, _ = _checked(control, name)
-    _hold(name, verdict)
+        verdict, _ = _read_and_check(control, name)
+    _require_valid(name, verdict)
     panels = budget_panels(verdict.state, epsilon)
     if not panels:
         raise InputError(
-            f"Nothing of {name} can be drawn yet: no round of it has spent privacy.",
+            f"Nothing to draw for {name} yet: none of its rounds spent privacy.",
             hint=f"coterie budget show {name}",
             code="run_unreadable",
         )
     path = file_to_write(out or HOME / "reports" / name / "budget.svg")
     if path.suffix.lower() != ".svg":
         raise InputError(
-            f"{path} cannot be drawn: a budget is drawn as SVG.",
+            f"{path} cannot be written: a budget is drawn as SVG.",
             hint=f"Name it {path.with_suffix('.svg')}.",
             code="report_format",
         )
@@ -219,7 +221,7 @@ def the_population(control: "Control", name: str | None) -> str:
     )
 
 
-def _checked(control: "Control", name: str) -> "tuple[Verdict, list[Entry]]":
+def _read_and_check(control: "Control", name: str) -> "tuple[Verdict, list[Entry]]":
     """What the ledger says, held against the coordinator's key; and its entries in order."""
     from coterie.privacy.ledger.chain import Entry, Head, check
 
@@ -228,11 +230,11 @@ def _checked(control: "Control", name: str) -> "tuple[Verdict, list[Entry]]":
     return check(entries, head=Head(population=name), public=public), entries
 
 
-def _hold(name: str, verdict: "Verdict") -> None:
+def _require_valid(name: str, verdict: "Verdict") -> None:
     """Raise InputError (``ledger_broken``) for a ledger that does not hold."""
     if verdict.broken is not None:
         raise InputError(
-            f"The ledger of {name} does not hold from entry {verdict.broken.sequence} on: {verdict.broken.why}.",
+            f"The ledger of {name} is not valid from entry {verdict.broken.sequence} on: {verdict.broken.why}.",
             hint="coterie budget verify",
             code="ledger_broken",
         )
@@ -266,13 +268,13 @@ def _not_continued(kept: "Entry", name: str, public: str, digests: list[str]) ->
         return f"the receipt is not of this coordinator: {why}"
     if kept.sequence > len(digests):
         return (
-            f"the receipt is of entry {kept.sequence} and the ledger ends at {len(digests)}: its end was cut off, or "
+            f"the receipt is of entry {kept.sequence} and the ledger ends at {len(digests)}: it was truncated, or "
             "the database is an old backup"
         )
     if digests[kept.sequence - 1] != kept.digest:
-        return f"entry {kept.sequence} is another than the receipt's: the chain was written anew"
+        return f"entry {kept.sequence} differs from the receipt's: the chain was rewritten"
     return None
 
 
-def _holds(digests: list[str], head: str) -> bool:
+def _has_digest(digests: list[str], head: str) -> bool:
     return any(digest.startswith(head) for digest in digests)

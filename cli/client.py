@@ -33,8 +33,9 @@ IDLE: Mapping[str, str] = {
     "start it again with --trainer MODULE:OBJECT. Until then it asks once a minute.",
     "trainer_plan": "The experiment that runs brings its own training step, which a client with --trainer does not "
     "run: start it again without --trainer. Until then it asks once a minute.",
-    "secrecy": "The experiment that runs asks for a kind of secrecy that this version does not know: update coterie.",
-    "features": "The experiment that runs needs something that this client does not have: update coterie.",
+    "secrecy": "The experiment that runs needs a kind of secure aggregation that this version does not support: "
+    "update coterie.",
+    "features": "The experiment that runs needs a feature that this client does not have: update coterie.",
 }
 
 # What other commands keep in .coterie (docs/cli.md).
@@ -50,20 +51,20 @@ def client(
         str | None, typer.Option(envvar="COTERIE_ENROL_TOKEN", help="The enrolment token; needed only the first time.")
     ] = None,
     name: Annotated[
-        str, typer.Option(help="Names this client's store, so that one folder may hold several.")
+        str, typer.Option(help="Name of this client's store, so that one folder can hold several.")
     ] = "client",
     store: Annotated[
-        Path | None, typer.Option(help="Where the client keeps its key and history; ./.coterie/NAME when absent.")
+        Path | None, typer.Option(help="Where the client keeps its key and history (default: ./.coterie/NAME).")
     ] = None,
     policy: Annotated[
         Path | None,
         typer.Option("--policy", metavar="FILE", help="A TOML file that says what this client takes part in."),
     ] = None,
-    threads: Annotated[int | None, typer.Option(min=1, help="Threads that training may use; 1 when absent.")] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="Threads that training may use (default: 1).")] = None,
     memory_mb: Annotated[int | None, typer.Option(min=1, help="Memory that training may use, in MiB.")] = None,
     provider: Annotated[
         str | None,
-        typer.Option(help="Where to train: cpu (when absent), auto (the quickest that proves right), or a name."),
+        typer.Option(help="Where to train: cpu (default), auto (the fastest that passes the checks), or a provider."),
     ] = None,
     trainer: Annotated[
         str | None, typer.Option(help="module:object of your own trainer, for a plan that leaves training to you.")
@@ -76,7 +77,7 @@ def client(
         Path | None,
         typer.Option(metavar="FILE", help="An issuer's endorsement of this client's key; needed only the first time."),
     ] = None,
-    once: Annotated[bool, typer.Option("--once", help="Leave after one contribution is settled.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Exit after one contribution is settled.")] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show what would leave this machine; send nothing.")
     ] = False,
@@ -128,9 +129,10 @@ def store_of(name: str) -> Path:
     """The store of a client that names none. Its name is one plain word, and none that a folder beside it has."""
     if name in _TAKEN or not re.fullmatch(r"\w[\w.-]*", name):
         raise InputError(
-            f"--name {name!r} cannot name a store: it is one word of letters, digits, '-', '_' and '.', and not one of "
+            f"--name {name!r} cannot name a store: it must be one word of letters, digits, '-', '_' and '.', and "
+            "not one of "
             f"{', '.join(sorted(_TAKEN))}.",
-            hint="Choose another, as in --name site-1, or say where the store lies with --store DIR.",
+            hint="Choose another, as in --name site-1, or name the store's folder with --store DIR.",
             code="usage",
         )
     return HOME / name
@@ -272,7 +274,7 @@ def policy_of(
         if value is not None and base.source is not None and name in base.source.lines:
             raise ConfigurationError(
                 f"{base.where(name)} and the option {option} both set it.",
-                hint="Leave one of them out; which of them should count is not guessed.",
+                hint="Leave one of them out.",
                 code="policy_conflict",
             )
     return replace(base, **{name: value for name, (_, value) in options.items() if value is not None})
@@ -290,7 +292,7 @@ def _stop_on_signals(device: "Device", output: Output) -> None:
     def stop(number: int, frame: FrameType | None) -> None:
         signal.signal(signal.SIGINT, leave)
         signal.signal(signal.SIGTERM, leave)
-        output.say("Leaving after this step; Ctrl-C again leaves at once.")
+        output.say("Stopping after this step; press Ctrl-C again to stop at once.")
         device.stop()
 
     def leave(number: int, frame: FrameType | None) -> None:

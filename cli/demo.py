@@ -142,11 +142,11 @@ def _run(
         "bytes_down": sum(row.get("bytes_down") or 0 for row in table.rows),
         "model": str(model),
     }
-    _tell(output, summary, docs=str(started["docs"]), folder=folder)
+    _print_summary(output, summary, docs=str(started["docs"]), folder=folder)
     output.event("summary", **summary)
 
 
-def _tell(output: Output, summary: Mapping[str, Any], *, docs: str, folder: Path) -> None:
+def _print_summary(output: Output, summary: Mapping[str, Any], *, docs: str, folder: Path) -> None:
     output.say(
         f"Accuracy {summary['accuracy']:.3f} in plain onnxruntime, {summary['seconds']} s in all, "
         f"the first model after {summary['first_metric_seconds']} s; "

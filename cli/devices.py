@@ -12,17 +12,19 @@ if TYPE_CHECKING:
     from coterie.client_sdk.control.control import Control
     from coterie.protocol.control import DeviceView
 
-app = typer.Typer(help="Shut devices out.")
+app = typer.Typer(help="Revoke devices.")
 
 
 @app.callback()
 def devices() -> None:
-    """Shut devices out; `coterie list devices` shows them."""
+    """Revoke devices; `coterie list devices` shows them."""
 
 
 @app.command("revoke")
 def revoke(
-    device: Annotated[str, typer.Argument(metavar="DEVICE", help="A device's id, the id's start, or its name.")],
+    device: Annotated[
+        str, typer.Argument(metavar="DEVICE", help="A device's id, the beginning of the id, or its name.")
+    ],
     url: Url = DEFAULT_URL,
     token: Token = None,
     ca: Authority = None,
@@ -33,12 +35,12 @@ def revoke(
     from coterie.client_sdk.control.control import Control
 
     with Control(url, token=access_token(token), ca=ca) as control:
-        view = control.revoke(meant(control, device).id)
+        view = control.revoke(find_device(control, device).id)
     output.event("device", **view.model_dump(mode="json"))
     output.say(f"Device {view.name or view.id} ({view.id}) of population {view.population} is shut out.")
 
 
-def meant(control: "Control", text: str) -> "DeviceView":
+def find_device(control: "Control", text: str) -> "DeviceView":
     """The one device that a text means. Raises NotFound (``device_unknown``) for none, or for several."""
     every = control.devices()
     found = [each for each in every if text in (each.id, each.name)] or [

@@ -47,11 +47,9 @@ def doctor(
     ] = PORT,
     experiment: Annotated[
         str | None,
-        typer.Option(metavar="FILE[:NAME]", help="Cover and time this experiment's plan on every provider."),
+        typer.Option(metavar="FILE[:NAME]", help="Check and time this experiment's plan on every provider."),
     ] = None,
-    store: Annotated[
-        Path | None, typer.Option(help="A client's folder; what it remembers of providers is brought up to date.")
-    ] = None,
+    store: Annotated[Path | None, typer.Option(help="A client's folder; its record of providers is updated.")] = None,
     json: Json = False,
 ) -> None:
     """Check versions, execution providers, write access, port, clock and extras.

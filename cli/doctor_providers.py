@@ -31,9 +31,13 @@ SAMPLE = "step of a convolution network"
 
 @dataclass(frozen=True, kw_only=True)
 class ProviderRow:
-    """One provider. before: what the device remembered of it, "" where it knew nothing. coverage: by graph. step_ms:
-    None where it was not timed, for the reason ``fault``. front_ms: of a step whose frozen front alone runs there,
-    where the step has one. A provider in quarantine is given no graph but those of the trial, and so has neither.
+    """One provider.
+
+    before: what the device remembered of it, "" where it knew nothing.
+    coverage: by graph.
+    step_ms: None where it was not timed, for the reason ``fault``.
+    front_ms: of a step whose frozen front alone runs there, where the step has one. A provider in quarantine is given
+        no graph but those of the trial, and so has neither.
     """
 
     provider: Provider
@@ -77,9 +81,9 @@ class ProviderRow:
 def provider_rows(plan: "CompiledPlan | None", store: Path | None) -> Iterator[ProviderRow]:
     """Try every provider of this machine anew, and time a step on it.
 
-    plan: whose graphs are covered and timed; a small convolution network without it. store: a device's folder, whose
-    memory of providers is read and brought up to date. Raises ConfigurationError for a folder that is no device's, or
-    that a client uses.
+    plan: whose graphs are covered and timed; a small convolution network without it.
+    store: a device's folder, whose memory of providers is read and brought up to date.
+    Raises ConfigurationError for a folder that is no device's, or that a client uses.
     """
     memory = None if store is None else _memory(store)
     remembered: Mapping[Identity, Verdict] = {} if memory is None else memory.recall()

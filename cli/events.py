@@ -10,8 +10,8 @@ from coterie.cli.places import DEFAULT_URL, Authority, RunArgument, Token, Url, 
 
 def events(
     run: RunArgument = None,
-    after: Annotated[int | None, typer.Option(min=0, help="Leave out those up to this number.")] = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with those to come, until Ctrl-C.")] = False,
+    after: Annotated[int | None, typer.Option(min=0, help="Skip events up to this number.")] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow new events until Ctrl-C.")] = False,
     url: Url = DEFAULT_URL,
     token: Token = None,
     ca: Authority = None,

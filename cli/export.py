@@ -25,7 +25,7 @@ def export(
     out: Annotated[Path, typer.Option(help="The file to write.")] = Path("model.onnx"),
     precision: Annotated[
         Literal["float32", "float16", "int8", "int8-dynamic"],
-        typer.Option(help="Of weights and activations; int8 needs --data, int8-dynamic measures in every call."),
+        typer.Option(help="Data type of the model; int8 needs --data, int8-dynamic measures in every call."),
     ] = "float32",
     data: Annotated[
         Path | None, typer.Option(help="Rows to measure on, and to calibrate int8: a file such as .npz or .csv.")
@@ -34,7 +34,7 @@ def export(
         Path | None, typer.Option(help="Rows to calibrate int8 on, so that --data measures on rows it has not seen.")
     ] = None,
     label: Annotated[
-        str | None, typer.Option(help="The label's column in --data; `label` or `y` when absent, if there is one.")
+        str | None, typer.Option(help="The label's column in --data (default: `label` or `y`, if present).")
     ] = None,
     experiment: Annotated[
         str | None,
@@ -44,27 +44,31 @@ def export(
         Literal["minmax", "percentile", "kl"], typer.Option(help="How int8 chooses the range of an activation.")
     ] = "minmax",
     weights: Annotated[
-        Literal["symmetric", "asymmetric"], typer.Option(help="How int8 lays its levels over weights.")
+        Literal["symmetric", "asymmetric"], typer.Option(help="How int8 places its levels for weights.")
     ] = "symmetric",
     activations: Annotated[
         Literal["symmetric", "asymmetric", "float32"],
-        typer.Option(help="How int8 lays its levels over activations; float32 quantises weights alone."),
+        typer.Option(help="How int8 places its levels for activations; float32 quantises weights only."),
     ] = "asymmetric",
     per_channel: Annotated[
         bool, typer.Option("--per-channel/--per-tensor", help="A scale for every output channel, or for every tensor.")
     ] = True,
     sizes: Annotated[
-        list[str] | None, typer.Option("--size", metavar="NAME=N", help="A size that the file leaves open: batch=8.")
+        list[str] | None,
+        typer.Option("--size", metavar="NAME=N", help="A value for a symbolic dimension of the file: batch=8."),
     ] = None,
     batch: Annotated[
-        Literal["fixed", "any"], typer.Option(help="Rows of a call: as many as the model has now, or any number.")
+        Literal["fixed", "any"], typer.Option(help="Batch size of a call: fixed as in the model, or any.")
     ] = "fixed",
     bundle: Annotated[
         Path | None,
         typer.Option(help="Write a bundle too: the file, its quantisation table, and checks with the right answers."),
     ] = None,
     version: Annotated[
-        str, typer.Option(help="Of a coordinator's experiment: best, latest, a round, a sha256's start, average(N).")
+        str,
+        typer.Option(
+            help="Version of a coordinator's experiment: best, latest, a round, the beginning of a SHA-256, average(N)."
+        ),
     ] = "best",
     repeats: Annotated[int, typer.Option(min=1, help="Timed runs of one batch.")] = 50,
     threads: Annotated[int, typer.Option(min=1, help="Threads of the timed runs.")] = 1,
@@ -123,7 +127,7 @@ def export(
         bundled = make_bundle(result.data, result.sample, reference=result.reference, thresholds=thresholds)
         write_bundle(packed, bundled)
     output.event("exported", model=model, source=read, path=written, bundle=packed, report=result.report.to_json())
-    _tell(output, result.report, written)
+    _print_report(output, result.report, written)
     if packed is not None:
         output.say(f"{packed}: {size(packed.stat().st_size)}, with checks")
 
@@ -143,10 +147,12 @@ def _keep_apart(source: Path | bytes, target: Path, bundle: Path | None) -> None
             code="file_unusable",
         )
     if bundle is not None and bundle.resolve() == target.resolve():
-        raise InputError(f"{target} would be the model and the bundle.", hint="Name two files.", code="file_unusable")
+        raise InputError(
+            f"{target} is named for both the model and the bundle.", hint="Name two files.", code="file_unusable"
+        )
 
 
-def _tell(output: Output, report: "ExportReport", written: Path) -> None:
+def _print_report(output: Output, report: "ExportReport", written: Path) -> None:
     output.table(("measured", "before", "after", "change"), report.rows_of_table(), empty="")
     output.say(f"{written}: {size(report.after.bytes)}, run by {report.runtime} alone")
     if not report.rows:
@@ -158,7 +164,7 @@ def _sizes(given: list[str]) -> dict[str, int]:
     for text in given:
         name, equals, number = text.partition("=")
         if not (name and equals and number.isdecimal()):
-            raise InputError(f"--size {text}: a size is NAME=N.", hint="For example: --size batch=8", code="usage")
+            raise InputError(f"--size must be NAME=N, not {text}.", hint="For example: --size batch=8", code="usage")
         made[name] = int(number)
     return made
 

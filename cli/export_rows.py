@@ -19,25 +19,27 @@ def from_schema(path: Path, schema: DataSchema, names: Sequence[str]) -> Example
     from coterie.client_sdk.device.data import load_data
 
     arrays = load_data(path, schema)
-    return Examples(inputs=_matched(arrays, names, path), labels=arrays[schema.label.name])
+    return Examples(inputs=_input_columns(arrays, names, path), labels=arrays[schema.label.name])
 
 
 def from_columns(path: Path, names: Sequence[str], label: str | None, *, labelled: bool = True) -> Examples:
     """Rows as they stand in a file. A model of one input takes all columns but the label's side by side, when none has
-    the input's name. labelled: whether a label that is named must be there. Raises DataError for one that is not, and
-    for columns that are no numbers.
+    the input's name.
+
+    labelled: whether a label that is named must be there.
+    Raises DataError for one that is not, and for columns that are no numbers.
     """
     columns = _read(path)
     wanted = next((name for name in (_LABELS if label is None else (label,)) if name in columns), None)
     if label is not None and wanted is None and labelled:
         raise DataError(
-            f"{path.name} has no column {label!r}; it has {_listed(columns)}.",
+            f"{path.name} has no column {label!r}; it has {_list_columns(columns)}.",
             hint="Name the label's column with --label.",
             code="data_missing",
         )
     rest = {name: column for name, column in columns.items() if name != wanted}
-    if len(names) == 1 and not any(_plain(names[0]) == name or names[0] == name for name in rest):
-        rest = {names[0]: _beside(path, rest)}
+    if len(names) == 1 and not any(_base_name(names[0]) == name or names[0] == name for name in rest):
+        rest = {names[0]: _as_matrix(path, rest)}
     labels = None if wanted is None or not labelled else columns[wanted]
     if labels is not None and labels.dtype.kind not in "biuf":
         raise DataError(
@@ -45,7 +47,7 @@ def from_columns(path: Path, names: Sequence[str], label: str | None, *, labelle
             hint="Name the experiment whose schema knows the classes: --experiment FILE.",
             code="data_invalid",
         )
-    return Examples(inputs=_matched(rest, names, path), labels=labels)
+    return Examples(inputs=_input_columns(rest, names, path), labels=labels)
 
 
 def _read(path: Path) -> dict[str, NDArray[Any]]:
@@ -56,26 +58,26 @@ def _read(path: Path) -> dict[str, NDArray[Any]]:
     return {name: np.asarray(column) for name, column in rows.items()}
 
 
-def _matched(columns: Mapping[str, NDArray[Any]], names: Sequence[str], path: Path) -> dict[str, NDArray[Any]]:
+def _input_columns(columns: Mapping[str, NDArray[Any]], names: Sequence[str], path: Path) -> dict[str, NDArray[Any]]:
     """Each input's column: of its own name, or of what stands behind the last slash of it ("batch/x" is x)."""
     found: dict[str, NDArray[Any]] = {}
     for name in names:
-        held = columns.get(name, columns.get(_plain(name)))
+        held = columns.get(name, columns.get(_base_name(name)))
         if held is None:
             raise DataError(
-                f"{path.name} has nothing for the model's input {name!r}; it has {_listed(columns)}.",
-                hint=f"Call the column or array {_plain(name)!r}.",
+                f"{path.name} has no column for the model's input {name!r}; it has {_list_columns(columns)}.",
+                hint=f"Call the column or array {_base_name(name)!r}.",
                 code="data_missing",
             )
         found[name] = held
     return found
 
 
-def _plain(name: str) -> str:
+def _base_name(name: str) -> str:
     return name.rpartition("/")[2]
 
 
-def _beside(path: Path, columns: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
+def _as_matrix(path: Path, columns: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
     """All columns as one matrix; a single one as it is."""
     if text := [name for name, column in columns.items() if column.dtype.kind not in "biuf"]:
         raise DataError(
@@ -89,5 +91,5 @@ def _beside(path: Path, columns: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
     return held[0] if len(held) == 1 else np.concatenate([column.reshape(len(column), -1) for column in held], axis=1)
 
 
-def _listed(columns: Mapping[str, object]) -> str:
+def _list_columns(columns: Mapping[str, object]) -> str:
     return ", ".join(list(columns)[:12]) or "nothing"

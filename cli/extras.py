@@ -32,7 +32,7 @@ def require(*extras: str, command: str) -> None:
     absent = [module for extra in extras for module in missing(extra)]
     if absent:
         raise ConfigurationError(
-            f"`coterie {command}` needs {', '.join(absent)}, which the plain install leaves out.",
+            f"`coterie {command}` needs {', '.join(absent)}, which the base install does not include.",
             hint=f'Run: pip install "coterie[{extras[-1]}]"',
             code="extra_missing",
         )

@@ -17,7 +17,7 @@ app = typer.Typer(help="Endorse devices with a key that the coordinator does not
 def show(
     name: Annotated[str, typer.Option(help="The name of this client's store.")] = "client",
     store: Annotated[
-        Path | None, typer.Option(help="Where the client keeps its key; ./.coterie/NAME if absent.")
+        Path | None, typer.Option(help="Where the client keeps its key (default: ./.coterie/NAME).")
     ] = None,
     json: Json = False,
 ) -> None:
@@ -36,9 +36,11 @@ def show(
 @app.command("endorse")
 def endorse(
     identity: Annotated[str, typer.Argument(metavar="KEY", help="The client's public key: `coterie identities show`.")],
-    subject: Annotated[str, typer.Option(help="Whose it is: a name for the person, site or device behind the key.")],
-    key: Annotated[Path, typer.Option(help="The issuer's private key; made if absent. Keep it off the coordinator.")],
-    out: Annotated[Path | None, typer.Option(help="The file to write; SUBJECT.endorsement.json if absent.")] = None,
+    subject: Annotated[str, typer.Option(help="Subject: a name for the person, site or device behind the key.")],
+    key: Annotated[
+        Path, typer.Option(help="The issuer's private key, created if absent. Keep it off the coordinator.")
+    ],
+    out: Annotated[Path | None, typer.Option(help="The file to write (default: SUBJECT.endorsement.json).")] = None,
     json: Json = False,
 ) -> None:
     """Sign for a client's key. The client joins with `--endorsement FILE`; policies name the issuer's public key."""
@@ -55,7 +57,7 @@ def endorse(
         made = Endorsement.issue(issuer, identity=identity, subject=subject)
     except ValidationError as error:
         about = error.errors()[0]["loc"] == ("subject",)
-        wanted = "--subject is 1 to 64 letters, digits and . _ : -" if about else "KEY is 64 hexadecimal digits"
+        wanted = "--subject must be 1 to 64 letters, digits and . _ : -" if about else "KEY is 64 hexadecimal digits"
         found = (subject if about else identity)[:72]
         raise InputError(
             f"{wanted}, not {found!r}.", hint="`coterie identities show` prints a client's KEY.", code="usage"

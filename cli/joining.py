@@ -32,7 +32,9 @@ def joining(
 ) -> str:
     """The command with which a client joins the population, with a new token; where the caller's role may make none,
     `TOKEN` stands in for it, and how an operator makes one is said. Programs get the event ``submitted``, and `told`
-    with it. external: the plan leaves training to the client's own trainer.
+    with it.
+
+    external: the plan leaves training to the client's own trainer.
     """
     try:
         token = control.enrolment_token(population).token

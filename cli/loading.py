@@ -109,11 +109,11 @@ def _in_users_code(path: Path, run: Callable[[], Any]) -> Any:
         line = (error.text or "").strip()
         raise ExperimentError(
             f"{file}, line {error.lineno}: {error.msg}{f': {line}' if line else '.'}",
-            hint="Mend that line; it is not Python yet.",
+            hint="Fix that line: it is not valid Python.",
             code="experiment_file",
         ) from error
     except Exception as error:
-        meant = _meant(error)
+        meant = _suggestion(error)
         told = str(error).removesuffix(meant or "").rstrip()
         raise ExperimentError(
             f"{_line_in(path, error) or path}: {type(error).__name__}: {told}",
@@ -128,7 +128,7 @@ def _line_in(path: Path, error: BaseException) -> str:
     return f"{path}, line {lines[-1]}" if lines else ""
 
 
-def _meant(error: Exception) -> str | None:
+def _suggestion(error: Exception) -> str | None:
     """What somebody most likely meant who used a name or an argument that there is not."""
     if isinstance(error, AttributeError) and (said := _SAID.search(str(error))):
         return said[1]

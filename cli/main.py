@@ -75,7 +75,7 @@ def _show_version(wanted: bool) -> None:
 @app.callback()
 def coterie(
     version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and leave.")
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
     """Federated learning in which the training step is a file."""

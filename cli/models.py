@@ -47,9 +47,9 @@ def list_models(
 
 @app.command("download")
 def download(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="An experiment's name, id or the id's start.")],
+    run: Annotated[str, typer.Argument(metavar="RUN", help="An experiment's name, id or the beginning of the id.")],
     path: Annotated[Path, typer.Argument(metavar="PATH", help="The file to write.")] = Path("infer.onnx"),
-    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there already.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
     version: Annotated[
         str, typer.Option(help="best, latest, a round's number, the start of a sha256, or average(N).")
     ] = "best",
@@ -69,7 +69,7 @@ def download(
     output = Output(json)
     if path.is_file() and not force:
         raise InputError(
-            f"{path} is there already.", hint="Name another file, or replace it with --force.", code="file_exists"
+            f"{path} already exists.", hint="Name another file, or replace it with --force.", code="file_exists"
         )
     with Control(url, token=access_token(token), ca=ca) as control:
         newest = chosen(control, run)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from coterie.client_sdk.device.history import HistoryEntry
 
 Name = Annotated[str, typer.Option(help="The name of this client's store.")]
-Store = Annotated[Path | None, typer.Option(help="Where the client keeps its history; ./.coterie/NAME when absent.")]
+Store = Annotated[Path | None, typer.Option(help="Where the client keeps its history (default: ./.coterie/NAME).")]
 ENDS: Final = {
     "leased": "begun",
     "stored": "finished, not sent",
@@ -78,7 +78,7 @@ def history(
     for entry in record.history:
         output.say(_line(entry))
     if not record.history:
-        output.say("It has had no task yet.")
+        output.say("It has received no task yet.")
     else:
         output.say(
             f"{summary['tasks']} tasks, {summary['sent']} updates sent ({size(bytes_up)}), "
@@ -133,7 +133,7 @@ def withdraw(
     output, folder = Output(json), store or store_of(name)
     left = stop_here(folder, policy_of(policy).ledger)
     member = left.membership
-    output.say(f"The client of {folder} takes part in nothing any more; its unsent work is removed.")
+    output.say(f"The client of {folder} no longer takes part in anything; its unsent work is removed.")
     output.say("On this disk stay:")
     for path in left.kept:
         output.say(f"  {path}: {KEPT[path.name]}")
@@ -146,24 +146,24 @@ def withdraw(
     output.event(
         "withdrawn", population=member.population, url=member.url, device=member.device_id, kept=[*map(str, left.kept)]
     )
-    output.say(f"Population {member.population} at {member.url} has been told: {member.device_id} has left.")
+    output.say(f"Population {member.population} at {member.url} was notified: {member.device_id} has left.")
 
 
 def _line(entry: "HistoryEntry") -> str:
     at = datetime.datetime.fromtimestamp(entry.at).strftime("%Y-%m-%d %H:%M")
     ended = ENDS[entry.state] + (f": {entry.detail}" if entry.detail else "")
-    told = f"; {size(entry.bytes_up)}, seen by {_seen(entry)}" if entry.state in _SENT else ""
-    return f"{at}  {_what(entry)}, round {entry.round}, signed by {entry.signer[:_KEY]}: {ended}{told}"
+    told = f"; {size(entry.bytes_up)}, seen by {_readers(entry)}" if entry.state in _SENT else ""
+    return f"{at}  {_describe_task(entry)}, round {entry.round}, signed by {entry.signer[:_KEY]}: {ended}{told}"
 
 
-def _what(entry: "HistoryEntry") -> str:
+def _describe_task(entry: "HistoryEntry") -> str:
     called = entry.name or short_id(entry.experiment)
     if entry.asks:
         return f"question: {called} ({entry.asks})"
     return f"{'evaluation' if entry.kind == 'evaluate' else 'training'}: {called}"
 
 
-def _seen(entry: "HistoryEntry") -> str:
+def _readers(entry: "HistoryEntry") -> str:
     """Who could read this device's own numbers."""
     clients = entry.survivors or entry.clients
-    return f"nobody but in the sum of {clients} clients" if entry.mode else "the coordinator"
+    return f"only in the sum of {clients} clients" if entry.mode else "the coordinator"

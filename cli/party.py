@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Take a role in a session; send and receive messages that only the partner can read.")
 StoreOption = Annotated[Path, typer.Option("--store", help="The folder of this party's keys, pins and messages.")]
 SessionOption = Annotated[
-    str | None, typer.Option("--session", help="A session's id or its end; the only one joined if absent.")
+    str | None, typer.Option("--session", help="A session's id or its end (default: the only one joined).")
 ]
-StageOption = Annotated[str | None, typer.Option("--stage", help="The stage; the session's only one if absent.")]
+StageOption = Annotated[str | None, typer.Option("--stage", help="The stage (default: the session's only one).")]
 FirstUse = Annotated[
     bool, typer.Option("--trust-first-use", help="Pin the key that a partner shows first, without asking.")
 ]
 Wait = Annotated[
-    float | None, typer.Option("--wait", min=0, help="Seconds to wait for the partner; as long as it takes if absent.")
+    float | None, typer.Option("--wait", min=0, help="Seconds to wait for the partner (default: no limit).")
 ]
 RoleArgument = Annotated[str, typer.Argument(metavar="ROLE", help="The partner's role.")]
 FOLDER = HOME / "party"
@@ -39,7 +39,7 @@ def party() -> None:
 
 
 @contextmanager
-def _opened(store: Path, output: Output, ca: Path | None, *, trusts_first_use: bool = False) -> Generator["Party"]:
+def _open_party(store: Path, output: Output, ca: Path | None, *, trusts_first_use: bool = False) -> Generator["Party"]:
     from coterie.client_sdk.party.party import Party
 
     def judge(stranger: "Stranger") -> bool:
@@ -50,9 +50,9 @@ def _opened(store: Path, output: Output, ca: Path | None, *, trusts_first_use: b
             return True
         if not sys.stdin.isatty():
             return False
-        return typer.confirm("Has the partner told you this fingerprint over another way? Pin it", err=True)
+        return typer.confirm("Has the partner confirmed this fingerprint over another channel? Pin it", err=True)
 
-    def hear(event: dict[str, Any]) -> None:
+    def report_event(event: dict[str, Any]) -> None:
         output.event(**event)
         match event["event"]:
             case "waiting":
@@ -62,7 +62,7 @@ def _opened(store: Path, output: Output, ca: Path | None, *, trusts_first_use: b
             case _:
                 pass
 
-    with Party(store, judge=judge, ca=ca, on_event=hear) as found:
+    with Party(store, judge=judge, ca=ca, on_event=report_event) as found:
         yield found
 
 
@@ -84,7 +84,7 @@ def join(
         str, typer.Option("--token", envvar="COTERIE_PARTY_TOKEN", help="The token of this party's role.")
     ],
     pin: Annotated[
-        list[str] | None, typer.Option("--pin", metavar="PARTY=FINGERPRINT", help="A partner's key, told beforehand.")
+        list[str] | None, typer.Option("--pin", metavar="PARTY=FINGERPRINT", help="A partner's key, known beforehand.")
     ] = None,
     store: StoreOption = FOLDER,
     ca: Authority = None,
@@ -92,7 +92,7 @@ def join(
 ) -> None:
     """Take a role in a session, and show this party's fingerprint for its partners to compare. May be repeated."""
     output = Output(json)
-    with _opened(store, output, ca) as party:
+    with _open_party(store, output, ca) as party:
         for text in pin or ():
             partner, _, told = text.rpartition("=")
             party.pins.pin(partner, told)
@@ -113,7 +113,7 @@ def join(
     )
     output.say(f"Joined {own.name} ({own.session}) as {own.role}. Stages: {', '.join(own.terms.stages)}.")
     output.say(f"Partners: {', '.join(f'{role.party} (role {role.name})' for role in others)}.")
-    output.say("Tell them this fingerprint over another way than the coordinator:")
+    output.say("Tell them this fingerprint over a channel other than the coordinator:")
     output.say(f"  {mark}")
 
 
@@ -121,7 +121,7 @@ def join(
 def show(store: StoreOption = FOLDER, json: Json = False) -> None:
     """Show this party's fingerprint, the partners that are pinned, and the sessions that were joined."""
     output = Output(json)
-    with _opened(store, output, None) as party:
+    with _open_party(store, output, None) as party:
         mark, pins, joined = party.fingerprint, party.pins.all(), party.memberships()
     output.event("party", fingerprint=mark, pins=pins, sessions=[each.session for each in joined])
     output.say(f"fingerprint: {mark}")
@@ -142,7 +142,7 @@ def pin(
 ) -> None:
     """Pin a partner's key by its fingerprint, in place of an earlier one."""
     output = Output(json)
-    with _opened(store, output, None) as party:
+    with _open_party(store, output, None) as party:
         found = party.pins.pin(partner, fingerprint)
     output.event("pinned", partner=partner, fingerprint=found)
     output.say(f"The key of {partner} is pinned: {found}")
@@ -165,7 +165,7 @@ def send(
     body = _standard_input() if str(file) == "-" else file
     if isinstance(body, Path) and not body.is_file():
         raise InputError(f"There is no file {body}.", hint="Check the path.", code="file_unusable")
-    with _opened(store, output, ca, trusts_first_use=trust_first_use) as party:
+    with _open_party(store, output, ca, trusts_first_use=trust_first_use) as party:
         joined = party.session(session)
         where = _stage(joined, stage)
         joined.resume()
@@ -183,13 +183,13 @@ def _standard_input() -> Iterator[bytes]:
 def receive(
     role: RoleArgument,
     out: Annotated[
-        Path, typer.Argument(metavar="FILE", help="Where to write it; a file that is there is not replaced.")
+        Path, typer.Argument(metavar="FILE", help="Where to write it; an existing file is not overwritten.")
     ],
     stage: StageOption = None,
     session: SessionOption = None,
     trust_first_use: FirstUse = False,
     wait: Wait = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
     store: StoreOption = FOLDER,
     ca: Authority = None,
     json: Json = False,
@@ -200,8 +200,8 @@ def receive(
     output = Output(json)
     place = file_to_write(out)
     if place.exists() and not force:
-        raise InputError(f"{place} is there already.", hint="Name another file, or give --force.", code="file_unusable")
-    with _opened(store, output, ca, trusts_first_use=trust_first_use) as party:
+        raise InputError(f"{place} already exists.", hint="Name another file, or give --force.", code="file_unusable")
+    with _open_party(store, output, ca, trusts_first_use=trust_first_use) as party:
         joined = party.session(session)
         where = _stage(joined, stage)
         message = joined.receive(where, role, patience_s=wait)

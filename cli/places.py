@@ -22,11 +22,11 @@ Token = Annotated[
     ),
 ]
 Authority = Annotated[
-    Path | None, typer.Option("--ca", help="PEM of the authority that signed the coordinator's own certificate.")
+    Path | None, typer.Option("--ca", help="PEM file of the authority that signed the coordinator's certificate.")
 ]
 RunArgument = Annotated[
     str | None,
-    typer.Argument(metavar="RUN", help="An experiment's name, id or the id's start; the newest if absent."),
+    typer.Argument(metavar="RUN", help="An experiment's name, id or the beginning of the id (default: the newest)."),
 ]
 
 DEFAULT_URL = f"http://127.0.0.1:{PORT}"
@@ -38,11 +38,14 @@ def file_to_write(path: Path) -> Path:
     if path.is_dir():
         what, hint = f"{path} is a folder.", f"Name a file, as in {path / 'infer.onnx'}."
     elif path.exists() and not path.is_file():
-        what, hint = f"{path} is a device, and no file that could be replaced.", "Name a file."
+        what, hint = f"{path} is a device, not a file that can be replaced.", "Name a file."
     elif not folder.is_dir():
         what, hint = f"{path} cannot be made: {folder} is not a folder.", "Name another place."
     elif not os.access(folder, os.W_OK | os.X_OK):
-        what, hint = f"{path} cannot be made: {folder} is not writable.", "Name another place, or change the rights."
+        what, hint = (
+            f"{path} cannot be made: {folder} is not writable.",
+            "Name another place, or change permissions.",
+        )
     else:
         return path
     raise InputError(what, hint=hint, code="file_unusable")

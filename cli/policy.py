@@ -29,7 +29,7 @@ Secure = Annotated[
         help="Whether the coordinator may ever see one device's update.",
     ),
 ]
-Cohort = Annotated[str | None, typer.Option("--min-cohort", help="The fewest devices in any sum, or none.")]
+Cohort = Annotated[str | None, typer.Option("--min-cohort", help="The least number of devices in a sum, or none.")]
 PerExperiment = Annotated[
     str | None, typer.Option("--max-epsilon-per-experiment", help="The most ε of one experiment, or none.")
 ]
@@ -42,16 +42,16 @@ Unit = Annotated[
 ]
 Algorithms = Annotated[
     list[str] | None,
-    typer.Option("--algorithm", help="An algorithm that is allowed (again for more), or none for any."),
+    typer.Option("--algorithm", help="An allowed algorithm (repeatable); none allows any."),
 ]
 Signers = Annotated[
     list[str] | None,
-    typer.Option("--signer", help="A key whose plans are accepted (again for more), no other is; or none for any."),
+    typer.Option("--signer", help="A key whose plans are accepted, and no others (repeatable); none accepts any."),
 ]
 
 Endorsers = Annotated[
     list[str] | None,
-    typer.Option("--endorser", help="An issuer of whom devices need an endorsement (again for more), or none."),
+    typer.Option("--endorser", help="An issuer whose endorsement devices need (repeatable), or none."),
 ]
 
 
@@ -102,7 +102,7 @@ def policy(
     only = lines.pop("signers_only")
     output.table(
         ("line", "value"),
-        [(line, _shown(value)) for line, value in lines.items()]
+        [(line, _format_value(value)) for line, value in lines.items()]
         + [("signers", "those below and no others" if only else "those below and whoever submits")],
         empty="",
     )
@@ -118,17 +118,17 @@ def _number(option: str, text: str | None, kind: type[int] | type[float]) -> int
         number = kind(text)
     except ValueError as error:
         wanted = "a whole number" if kind is int else "a number"
-        raise InputError(f"{option} is {wanted} or none, not {text[:64]!r}.", code="usage") from error
+        raise InputError(f"{option} must be {wanted} or none, not {text[:64]!r}.", code="usage") from error
     if not _MOST[option] >= number > 0:
         raise InputError(
-            f"{option} is above 0 and at most {_MOST[option]:g}, or none; it cannot be {text[:64]}.", code="usage"
+            f"{option} must be above 0 and at most {_MOST[option]:g}, or none; got {text[:64]}.", code="usage"
         )
     return number
 
 
 def _one_of(option: str, text: str | None, known: Sequence[str]) -> str | None:
     if text is not None and text not in known:
-        raise InputError(f"{option} is one of {', '.join(known)}, not {text[:64]!r}.", code="usage")
+        raise InputError(f"{option} must be one of {', '.join(known)}, not {text[:64]!r}.", code="usage")
     return text
 
 
@@ -138,7 +138,7 @@ def _keys(option: str, given: list[str] | None) -> list[str] | None:
     for public in given or ():
         if given != [NONE] and not re.fullmatch(PUBLIC_PATTERN, public):
             raise InputError(
-                f"{option} is a public key of 64 hexadecimal digits in small letters, or none; not {public[:72]!r}.",
+                f"{option} must be a public key of 64 lower-case hexadecimal digits, or none; not {public[:72]!r}.",
                 hint="`coterie policy` shows the keys that have submitted so far.",
                 code="usage",
             )
@@ -157,7 +157,7 @@ def _needs_delta(change: Mapping[str, Any], before: float | None) -> None:
         )
 
 
-def _shown(value: object) -> object:
+def _format_value(value: object) -> object:
     match value:
         case None:
             return "-"

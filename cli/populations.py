@@ -35,10 +35,10 @@ def schema(
 
 @app.command("make")
 def make(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="One word in small letters.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the population: one lower-case word.")],
     file: Annotated[Path, typer.Argument(metavar="SCHEMA", help="The schema of its devices' data, as JSON.")],
     signer: Annotated[
-        list[str] | None, typer.Option(help="A researcher's public key whose plans its devices run; again for more.")
+        list[str] | None, typer.Option(help="A researcher's public key whose plans its devices run (repeatable).")
     ] = None,
     url: Url = DEFAULT_URL,
     token: Token = None,
@@ -84,7 +84,7 @@ def _read(path: Path) -> Any:
         return json_text.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, json_text.JSONDecodeError) as error:
         raise InputError(
-            f"{path} cannot be read as JSON: {error}.",
+            f"{path} is not valid JSON: {error}.",
             hint="`coterie populations schema experiment.py` prints the schema of an experiment as JSON.",
             code="file_unusable",
         ) from None

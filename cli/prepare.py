@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def prepare(
     target: Annotated[
-        str, typer.Argument(metavar="FILE[:NAME]", help="The file that makes the survey; NAME is `survey` when absent.")
+        str, typer.Argument(metavar="FILE[:NAME]", help="The file that makes the survey; NAME defaults to `survey`.")
     ],
     clients: Annotated[
         str, typer.Option(help="The name in FILE that holds, or returns, each client's data; for a simulation.")
@@ -29,22 +29,23 @@ def prepare(
     ] = None,
     asked: Annotated[int | None, typer.Option(min=1, help="How many devices a coordinator asks in a round.")] = None,
     population: Annotated[
-        str | None, typer.Option(help="Whose devices are asked, `survey` when not said; made when absent.")
+        str | None, typer.Option(help="Population whose devices are asked (default: `survey`), created if absent.")
     ] = None,
     token: Token = None,
-    key: Annotated[Path, typer.Option(help="The researcher's signing key; made when absent.")] = RESEARCHER_KEY,
+    key: Annotated[Path, typer.Option(help="The researcher's signing key, created if absent.")] = RESEARCHER_KEY,
     epsilon: Annotated[
-        float | None, typer.Option(help="Hide every client as a whole, at this price for all rounds; see --clip.")
+        float | None,
+        typer.Option(help="User-level differential privacy: the epsilon of all rounds together; see --clip."),
     ] = None,
-    delta: Annotated[float, typer.Option(help="Of differential privacy, with --epsilon.")] = 1e-6,
-    clip: Annotated[float, typer.Option(help="About how many rows of a client count, with --epsilon.")] = 100.0,
+    delta: Annotated[float, typer.Option(help="Delta of differential privacy, with --epsilon.")] = 1e-6,
+    clip: Annotated[float, typer.Option(help="Clip: about how many rows of a client count, with --epsilon.")] = 100.0,
     out: Annotated[Path, typer.Option(help="Where to write the schema.")] = Path("schema.json"),
     ca: Authority = None,
     json: Json = False,
 ) -> None:
     """Find means, deviations, categories and classes without anybody's rows, and write the finished schema."""
     output = Output(json)
-    survey, sources = _loaded(target, clients if url is None else None)
+    survey, sources = _load_survey_and_clients(target, clients if url is None else None)
     path = file_to_write(out)
     options: dict[str, Any] = {}
     if epsilon is not None:
@@ -62,7 +63,7 @@ def prepare(
         if asked is None:
             raise ConfigurationError(
                 "The number of devices to ask in a round is missing.",
-                hint="Add --asked N: all there are, so that the answer is everybody's.",
+                hint="Add --asked N: all of them, so that the answer covers every device.",
                 code="asked_missing",
             )
         whose = population or "survey"
@@ -82,13 +83,13 @@ def _refuse_idle(**given: object) -> None:
     for name, value in given.items():
         if value is not None:
             raise ConfigurationError(
-                f"--{name} chooses devices of a coordinator, and no coordinator is given.",
+                f"--{name} chooses devices of a coordinator, and no --url is given.",
                 hint=f"Add --url URL, or leave --{name} out to simulate the clients of FILE.",
                 code="url_missing",
             )
 
 
-def _loaded(target: str, clients: str | None) -> "tuple[Survey, Sequence[Any]]":
+def _load_survey_and_clients(target: str, clients: str | None) -> "tuple[Survey, Sequence[Any]]":
     """The survey that the file makes (a Survey or a Draft, or a function that returns it), and each client's data."""
     from coterie.aggregation.preparation import Draft, Survey
     from coterie.cli.loading import call, load_module, split_target

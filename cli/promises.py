@@ -25,7 +25,9 @@ def promise(output: Output, experiment: "Experiment") -> None:
 
     mode = mode_of(experiment)
     found = PROMISES[mode]
-    output.say(f"Aggregation on a coordinator: {_HOW[mode]} (docs/security.md tells all that it promises and does not)")
+    output.say(
+        f"Aggregation on a coordinator: {_HOW[mode]} (docs/security.md states what it does and does not promise)"
+    )
     for sentence in found.promises:
         output.say(f"  + {sentence}")
     output.say(f"  - {found.does_not[0]}")

@@ -13,7 +13,7 @@ from coterie.cli.joining import again, joining
 from coterie.cli.output import Json, Output, figure, short_id
 from coterie.cli.places import DEFAULT_URL, RESEARCHER_KEY, Authority, Token, Url, access_token
 from coterie.cli.promises import promise, promised
-from coterie.cli.query_kinds import Kind, in_python, levels_of, made, refuse_idle
+from coterie.cli.query_kinds import Kind, in_python, levels_of, make_query, refuse_idle
 from coterie.errors import DOCUMENTATION, ConfigurationError, InputError, NotFound
 from coterie.protocol.mechanisms import DISTRIBUTED, DistributedMechanism
 
@@ -31,36 +31,39 @@ _PRIVACY = {"clip": 100.0, "delta": 1e-6, "mechanism": "gaussian"}
 
 
 def query(
-    kind: Annotated[Kind, typer.Argument(help="What is asked.")],
+    kind: Annotated[Kind, typer.Argument(help="What to ask for.")],
     column: Annotated[str, typer.Argument(help="A feature of the population's schema, or its label.")],
     population: Annotated[
-        str | None, typer.Option(help="Whose devices are asked; the only one there is when absent.")
+        str | None, typer.Option(help="Population whose devices are asked (default: the only one).")
     ] = None,
     asked: Annotated[
-        int | None, typer.Option(min=1, help="How many devices a round asks; all that are enrolled when absent.")
+        int | None, typer.Option(min=1, help="How many devices a round asks (default: all that are enrolled).")
     ] = None,
     low: Annotated[
-        float | None, typer.Option(help="The least value, in the column's units; the schema's when absent.")
+        float | None, typer.Option(help="The smallest value, in the column's units (default: the schema's).")
     ] = None,
-    high: Annotated[float | None, typer.Option(help="The greatest value; the schema's when absent.")] = None,
+    high: Annotated[float | None, typer.Option(help="The largest value (default: the schema's).")] = None,
     bins: Annotated[
-        int | None, typer.Option(help="Of a histogram (32), or of one round of quantiles (64; with noise few).")
+        int | None,
+        typer.Option(help="Bins of a histogram (default: 32) or of a round of quantiles (64; fewer with noise)."),
     ] = None,
     levels: Annotated[
-        str | None, typer.Option(help="Which quantiles, between commas: 0.5,0.9; quartiles when absent.")
+        str | None, typer.Option(help="Quantiles, separated by commas: 0.5,0.9 (default: quartiles).")
     ] = None,
-    rounds: Annotated[int | None, typer.Option(help="By how many rounds quantiles are narrowed (3).")] = None,
+    rounds: Annotated[int | None, typer.Option(help="Rounds over which quantiles are narrowed (default: 3).")] = None,
     bits: Annotated[int | None, typer.Option(help="Heavy hitters are whole numbers below 2**bits.")] = None,
     fraction: Annotated[
-        float | None, typer.Option(help="Heavy hitters make up at least this part of all values.")
+        float | None, typer.Option(help="Smallest share of all values that makes a heavy hitter.")
     ] = None,
-    step: Annotated[int | None, typer.Option(help="Bits of heavy hitters that one round finds (4).")] = None,
+    step: Annotated[int | None, typer.Option(help="Bits of heavy hitters found per round (default: 4).")] = None,
     epsilon: Annotated[
-        float | None, typer.Option(help="Hide every device as a whole, at this price for all rounds together.")
+        float | None, typer.Option(help="User-level differential privacy: the epsilon of all rounds together.")
     ] = None,
-    delta: Annotated[float | None, typer.Option(help="Of differential privacy, with --epsilon (1e-6).")] = None,
+    delta: Annotated[
+        float | None, typer.Option(help="Delta of differential privacy, with --epsilon (default: 1e-6).")
+    ] = None,
     clip: Annotated[
-        float | None, typer.Option(help="About how many rows of a device count, with --epsilon (100).")
+        float | None, typer.Option(help="Clip: about how many rows of a device count, with --epsilon (default: 100).")
     ] = None,
     mechanism: Annotated[
         Mechanism | None,
@@ -73,18 +76,19 @@ def query(
         bool | None,
         typer.Option(
             "--secure-aggregation/--plain-aggregation",
-            help="Whether the coordinator sees sums over all devices only; it does from ten devices on when not said.",
+            help="Whether the coordinator sees sums over all devices only; default: on from ten devices.",
         ),
     ] = None,
     min_updates: Annotated[
-        int | None, typer.Option(min=1, help="How many answers a round needs; all of those asked when absent.")
+        int | None, typer.Option(min=1, help="How many answers a round needs (default: all devices asked).")
     ] = None,
     deadline: Annotated[
-        float | None, typer.Option(help="Seconds after which a round goes on without the others (600).")
+        float | None,
+        typer.Option(help="Seconds after which a round continues without the missing devices (default: 600)."),
     ] = None,
     url: Url = DEFAULT_URL,
     token: Token = None,
-    key: Annotated[Path, typer.Option(help="The researcher's signing key; made when absent.")] = RESEARCHER_KEY,
+    key: Annotated[Path, typer.Option(help="The researcher's signing key, created if absent.")] = RESEARCHER_KEY,
     ca: Authority = None,
     json: Json = False,
 ) -> None:
@@ -105,8 +109,8 @@ def query(
     from coterie.client_sdk.control.submit import signing_key
 
     with Control(url, token=access_token(token), ca=ca) as control:
-        place = _place(control, population, asked)
-        question = made(kind, column, place.schema, given, noised=privacy is not None)
+        place = _find_population(control, population, asked)
+        question = make_query(kind, column, place.schema, given, noised=privacy is not None)
         experiment = ask(
             question,
             place.schema,
@@ -120,7 +124,7 @@ def query(
             output.say(foreseen(experiment).sentence)
         run = control.submit(experiment, population=place.name, key=signing_key(key))
         way = again(url, ca)
-        with _leaving(output, run, question, way):
+        with _explain_interrupt(output, run, question, way):
             lacking = place.devices - place.enrolled
             if lacking > 0:
                 join = joining(output, control, run, place.name, url, ca)
@@ -131,7 +135,7 @@ def query(
             output.say(f"Ctrl-C leaves it running; end it: coterie stop {quote(short_id(run.id))}{way}")
             if join is not None:
                 output.say(f"{lacking} more must join, each with (the token is a secret):  {join}")
-            answers = _follow(output, run, question.rule.rounds)
+            answers = _follow_rounds(output, run, question.rule.rounds)
             found = answered(question, run, clients=answers if experiment.secure is not None else 0)
         cost = _cost(control, place.name, run)
     output.event(
@@ -155,13 +159,13 @@ class _Place:
     schema: "DataSchema"
 
 
-def _place(control: "Control", population: str | None, asked: int | None) -> _Place:
+def _find_population(control: "Control", population: str | None, asked: int | None) -> _Place:
     views = control.populations()
     named = [view for view in views if population is None or view.name == population]
     if len(named) != 1:
         have = ", ".join(view.name for view in views[:8]) or "none"
         raise NotFound(
-            f"Which population is asked is not said: this coordinator has {have}."
+            f"No population is named, and this coordinator has {have}."
             if population is None
             else f"There is no population {population!r}; this coordinator has {have}.",
             hint="Name it with --population; the first `coterie submit` or `coterie prepare --url` makes one."
@@ -173,8 +177,8 @@ def _place(control: "Control", population: str | None, asked: int | None) -> _Pl
     devices = view.devices if asked is None else asked
     if not devices:
         raise ConfigurationError(
-            f"No device of {view.name} is enrolled, so how many are to be asked is not known.",
-            hint="Say how many will come, --asked N, or let them join first: `coterie client`.",
+            f"No device of {view.name} is enrolled, so the number of devices to ask is unknown.",
+            hint="Give the number with --asked N, or let devices join first: `coterie client`.",
             code="asked_missing",
         )
     return _Place(view.name, devices, view.devices, view.data_schema)
@@ -215,7 +219,7 @@ def _privacy(epsilon: float | None, given: dict[str, Any]) -> "UserLevel | Local
 
 
 @contextmanager
-def _leaving(output: Output, run: "Run", question: "Query[Any]", way: str) -> Generator[None]:
+def _explain_interrupt(output: Output, run: "Run", question: "Query[Any]", way: str) -> Generator[None]:
     """Say at Ctrl-C what becomes of the question, and where its answer can still be found."""
     try:
         yield
@@ -228,7 +232,7 @@ def _leaving(output: Output, run: "Run", question: "Query[Any]", way: str) -> Ge
         raise
 
 
-def _follow(output: Output, run: "Run", rounds: int) -> int:
+def _follow_rounds(output: Output, run: "Run", rounds: int) -> int:
     """Say of every round how it ended, as it ends, and why devices gave tasks back. How many answered the last."""
     from coterie.cli.watch import ROUND_EVENTS, patiently
 
@@ -265,7 +269,7 @@ def _cost(control: "Control", population: str, run: "Run") -> dict[str, Any] | N
 
 def _say_cost(output: Output, population: str, cost: dict[str, Any] | None) -> None:
     if cost is None:
-        output.say("Without noise: exact sums, which can tell of one device what nobody else has; --epsilon adds some.")
+        output.say("Without noise: exact sums, which can reveal what only one device has; --epsilon adds some.")
         return
     paid, rounds = figure(cost["epsilon_spent"]), cost["rounds_spent"]
     turns = "one round" if rounds == 1 else f"{rounds} rounds"

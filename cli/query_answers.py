@@ -38,10 +38,14 @@ def say_answer(
     elements: Sequence[str],
     classes: Sequence[str],
 ) -> None:
-    """An answer with its errors for people. elements: what the column's are called. classes: its values, if named."""
+    """An answer with its errors for people.
+
+    elements: what the column's are called.
+    classes: its values, if named.
+    """
     match answer:
         case Count():
-            output.say(f"{column}: {_give(answer.rows, answer.error)} rows.")
+            output.say(f"{column}: {_plus_minus(answer.rows, answer.error)} rows.")
         case Mean():
             _say_mean(output, column, answer, elements)
         case Histogram():
@@ -80,7 +84,7 @@ def _say_mean(output: Output, column: str, answer: Mean, elements: Sequence[str]
         ],
         empty="",
     )
-    output.say(f"{column}: {_give(answer.rows, answer.rows_error)} rows.")
+    output.say(f"{column}: {_plus_minus(answer.rows, answer.rows_error)} rows.")
     if answer.shortened is None:
         output.say(_ROUNDED)
 
@@ -117,7 +121,9 @@ def _say_quantiles(output: Output, column: str, answer: Quantiles) -> None:
         empty="",
     )
     sure = ", all of them together with a probability of 95 % at least" if answer.shortened else ""
-    output.say(f"Of {_give(answer.values, answer.values_error)} values. Each quantile lies between its bounds{sure}.")
+    output.say(
+        f"Of {_plus_minus(answer.values, answer.values_error)} values. Each quantile lies between its bounds{sure}."
+    )
 
 
 def _say_heavy_hitters(output: Output, column: str, answer: HeavyHitters, classes: Sequence[str]) -> None:
@@ -130,13 +136,14 @@ def _say_heavy_hitters(output: Output, column: str, answer: HeavyHitters, classe
         empty=f"No value of {column} occurs so often.",
     )
     output.say(
-        f"Of {_give(answer.values, answer.values_error)} values. Counts from {answer.threshold:.0f} on are told."
+        f"Of {_plus_minus(answer.values, answer.values_error)} values. Counts of {answer.threshold:.0f} or more are "
+        "reported."
     )
     if answer.margin:
         output.say(f"What occurs {answer.sure_from:.0f} times or more is missed with a probability of 5 % at most.")
 
 
-def _give(value: float, error: float) -> str:
+def _plus_minus(value: float, error: float) -> str:
     return f"{value:.0f} ± {error:.3g}" if error else f"{value:.0f}"
 
 

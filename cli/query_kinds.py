@@ -33,8 +33,11 @@ _NOISED = {Kind.QUANTILES: {"bins": 4, "rounds": 6}}
 _MOST_CLASSES = 256
 
 
-def made(kind: Kind, column: str, schema: "DataSchema", given: dict[str, Any], *, noised: bool) -> "Query[Any]":
-    """The query. given: what the command says, None where it says nothing. noised: whether --epsilon is among it.
+def make_query(kind: Kind, column: str, schema: "DataSchema", given: dict[str, Any], *, noised: bool) -> "Query[Any]":
+    """The query.
+
+    given: what the command says, None where it says nothing.
+    noised: whether --epsilon is among it.
 
     Raises InputError (``usage``) for what is missing; ExperimentError (``query_invalid``) for what cannot be asked.
     """
@@ -55,7 +58,7 @@ def made(kind: Kind, column: str, schema: "DataSchema", given: dict[str, Any], *
         wanted |= _one_bin_each(bounds, given)
     missing = [name for name, value in wanted.items() if value is None]
     if missing:
-        of_range = "The schema says no bounds of this column; values outside the range count as its ends."
+        of_range = "The schema has no bounds for this column; values outside the range are clipped to it."
         of_ids = "For ids below 1024 of which those count that are 5 % of all: --bits 10 --fraction 0.05"
         raise InputError(
             f"{kind.value} of {column!r} needs {' and '.join(f'--{name}' for name in missing)}.",
@@ -107,7 +110,7 @@ def levels_of(text: str) -> tuple[float, ...]:
         return tuple(float(word) for word in text.split(","))
     except ValueError:
         raise InputError(
-            f"--levels are numbers from 0 to 1 between commas, not {text[:64]!r}.",
+            f"--levels must be numbers from 0 to 1 separated by commas, not {text[:64]!r}.",
             hint="For example --levels 0.5,0.9",
             code="usage",
         ) from None

@@ -68,7 +68,7 @@ def report(
     if found is None:
         name, history = _fetched(run, url, token, ca)
         if not panels(history):
-            raise _nothing(f"{name} can be drawn yet", f"Wait for one: coterie watch {quote(name)}")
+            raise _nothing_to_draw(f"{name} can be drawn yet", f"Wait for one: coterie watch {quote(name)}")
         folder = write_run(REPORTS / folder_name(name), name, history)
     else:
         name, history, folder = found
@@ -77,7 +77,7 @@ def report(
     path = file_to_write(out or folder / "report.svg")
     ending = _ending(path)
     if ending != ".csv" and not panels(history):
-        raise _nothing(f"{name} can be drawn", f"Write its table: --out {path.with_suffix('.csv')}")
+        raise _nothing_to_draw(f"{name} can be drawn", f"Write its table: --out {path.with_suffix('.csv')}")
     make_folder(path.parent)
     if ending in _DRAWN:
         require("plot", command="report")
@@ -85,7 +85,7 @@ def report(
             output.say(_NO_CHARACTERS)
     else:
         write_durably(path, (history.to_csv() if ending == ".csv" else svg(name, panels(history))).encode())
-    _tell(output, name, history, path)
+    _print_summary(output, name, history, path)
 
 
 def _compare(output: Output, runs: "Sequence[str]", out: Path, fetched: "Callable[[str], tuple[str, History]]") -> None:
@@ -98,7 +98,7 @@ def _compare(output: Output, runs: "Sequence[str]", out: Path, fetched: "Callabl
     found = {run: stored[1] if (stored := _stored(run)) else fetched(run)[1] for run in runs}
     drawn = compared(found)
     if ending != ".csv" and not drawn:
-        raise _nothing("these runs can be drawn", f"Write their table: --out {out.with_suffix('.csv')}")
+        raise _nothing_to_draw("these runs can be drawn", f"Write their table: --out {out.with_suffix('.csv')}")
     make_folder(out.parent)
     if ending in _DRAWN:
         require("plot", command="report")
@@ -140,16 +140,16 @@ def _ending(path: Path) -> str:
     ending = path.suffix.lower()
     if ending not in _ENDINGS:
         raise InputError(
-            f"{path} cannot be drawn: its extension is none of {', '.join(_ENDINGS)}.",
+            f"{path} cannot be written: its extension must be one of {', '.join(_ENDINGS)}.",
             hint=f"Name it {path.with_suffix('.svg')}.",
             code="report_format",
         )
     return ending
 
 
-def _nothing(what: str, hint: str) -> InputError:
+def _nothing_to_draw(what: str, hint: str) -> InputError:
     """The refusal of a picture without a curve."""
-    return InputError(f"Nothing of {what}: no round of it has measured anything.", hint=hint, code="run_unreadable")
+    return InputError(f"Nothing to draw for {what}: none of its rounds measured it.", hint=hint, code="run_unreadable")
 
 
 def _stored(run: str) -> "tuple[str, History, Path] | None":
@@ -191,7 +191,7 @@ def _fetched(run: str, url: str, token: str | None, ca: Path | None) -> "tuple[s
         return found.name, found.history()
 
 
-def _tell(output: Output, name: str, history: "History", path: Path) -> None:
+def _print_summary(output: Output, name: str, history: "History", path: Path) -> None:
     from coterie.aggregation.report.comparison import summary
     from coterie.aggregation.report.hints import clipped, hints
 

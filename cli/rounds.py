@@ -96,7 +96,7 @@ class RoundTable:
         elif self._live is not None:
             self._live.update(self._table(self._live), refresh=True)
         else:
-            shown = _fitting(told(self.rows), _WIDTHS, _WIDE)
+            shown = _columns_that_fit(columns_with_values(self.rows), _WIDTHS, _WIDE)
             if shown != self._head:
                 self._head = shown
                 self.output.say(_line({name: name for name in shown}))
@@ -113,9 +113,9 @@ class RoundTable:
         from rich.progress_bar import ProgressBar
 
         self._drawn = now
-        told = f"round {round}: {_DOING.get(kind, kind)} {done}/{total}"
+        line = f"round {round}: {_DOING.get(kind, kind)} {done}/{total}"
         bar = ProgressBar(total=max(total, 1), completed=done, width=24)
-        self._live.update(Group(self._table(self._live), Columns([told, bar], padding=(0, 2))), refresh=True)
+        self._live.update(Group(self._table(self._live), Columns([line, bar], padding=(0, 2))), refresh=True)
 
     def _table(self, live: "Live") -> "Table":
         return draw(self.title, in_sight(self.rows, live.console.height), live.console.width)
@@ -129,19 +129,19 @@ def in_sight(rows: Sequence[Mapping[str, Any]], height: int) -> Sequence[Mapping
     return rows[-max(1, height - _FRAME) :]
 
 
-def told(rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+def columns_with_values(rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
     """The columns that these rounds have something to say in."""
     return (*COLUMNS, *(name for name in PRIVATE if any(row.get(name) is not None for row in rows)))
 
 
 def columns_for(rows: Sequence[Mapping[str, Any]], width: int) -> tuple[str, ...]:
     """The columns that fit a terminal of this width, whole."""
-    shown = told(rows)
+    shown = columns_with_values(rows)
     lines = [{name: name for name in shown}, *map(cells, rows)]
-    return _fitting(shown, {name: max(len(line[name]) for line in lines) for name in shown}, width)
+    return _columns_that_fit(shown, {name: max(len(line[name]) for line in lines) for name in shown}, width)
 
 
-def _fitting(columns: Sequence[str], widths: Mapping[str, int], room: int) -> tuple[str, ...]:
+def _columns_that_fit(columns: Sequence[str], widths: Mapping[str, int], room: int) -> tuple[str, ...]:
     shown = list(columns)
     for name in _SPARE:
         if sum(widths[column] + 2 for column in shown) - 2 <= room:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def server(
     host: Annotated[str, typer.Option(envvar="COTERIE_HOST", help="The address to bind.")] = "127.0.0.1",
     port: Annotated[
-        int, typer.Option(min=0, max=65535, envvar="COTERIE_PORT", help="The port to bind; 0 takes a free one.")
+        int, typer.Option(min=0, max=65535, envvar="COTERIE_PORT", help="The port to bind; 0 chooses a free one.")
     ] = PORT,
     folder: Annotated[
         Path, typer.Option(envvar="COTERIE_FOLDER", help="Where the coordinator keeps everything.")
@@ -31,7 +31,7 @@ def server(
         typer.Option(
             "--insecure",
             envvar="COTERIE_INSECURE",
-            help="Bind beyond loopback without TLS (behind a proxy that ends it).",
+            help="Bind beyond loopback without TLS (behind a proxy that terminates it).",
         ),
     ] = False,
     public_url: Annotated[
@@ -44,18 +44,18 @@ def server(
     cors_origins: Annotated[
         str,
         typer.Option(
-            envvar="COTERIE_CORS_ORIGINS", help="Origins of web pages that may use the API, with commas between."
+            envvar="COTERIE_CORS_ORIGINS", help="Origins of web pages that may use the API, separated by commas."
         ),
     ] = "",
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"],
-        typer.Option(envvar="COTERIE_LOG_LEVEL", help="The least that is logged; logs are JSON on stderr."),
+        typer.Option(envvar="COTERIE_LOG_LEVEL", help="The lowest level that is logged; logs are JSON on stderr."),
     ] = "warning",
     ledger_checkpoints: Annotated[
         Path | None,
         typer.Option(
             envvar="COTERIE_LEDGER_CHECKPOINTS",
-            help="A folder on another disk, to which privacy ledgers are held at every start.",
+            help="A folder on another disk, against which privacy ledgers are checked at every start.",
         ),
     ] = None,
     upstream: Annotated[
@@ -64,7 +64,7 @@ def server(
     ] = None,
     upstream_token: Annotated[
         str | None,
-        typer.Option(envvar="COTERIE_UPSTREAM_TOKEN", help="Its token of the kind edge; needed to join it."),
+        typer.Option(envvar="COTERIE_UPSTREAM_TOKEN", help="An edge token, needed to join it."),
     ] = None,
     upstream_ca: Annotated[
         Path | None,
@@ -79,11 +79,14 @@ def server(
     ] = 1.0,
     edge_min_clients: Annotated[
         int,
-        typer.Option(min=1, envvar="COTERIE_EDGE_MIN_CLIENTS", help="Fewest clients that it ever speaks for."),
+        typer.Option(min=1, envvar="COTERIE_EDGE_MIN_CLIENTS", help="Least number of clients in one of its updates."),
     ] = 2,
     edge_deadline: Annotated[
         float | None,
-        typer.Option(envvar="COTERIE_EDGE_DEADLINE_S", help="Seconds for its rounds, instead of 4/5 of those above."),
+        typer.Option(
+            envvar="COTERIE_EDGE_DEADLINE_S",
+            help="Deadline of its rounds in seconds (default: 4/5 of the coordinator's above).",
+        ),
     ] = None,
     stop_with_stdin: Annotated[
         bool,
@@ -126,12 +129,12 @@ def server(
     )
     if stop_with_stdin:
         threading.Thread(target=_stop_when_stdin_closes, daemon=True).start()
-    serve(settings, on_ready=lambda started: _greet(output, started))
+    serve(settings, on_ready=lambda started: _print_started(output, started))
     output.event("stopped")
     output.say("The coordinator has stopped; start it again in this folder to go on where it was.")
 
 
-def _greet(output: Output, started: "Started") -> None:
+def _print_started(output: Output, started: "Started") -> None:
     output.event(
         "ready",
         url=started.url,

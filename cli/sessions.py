@@ -25,27 +25,28 @@ def sessions() -> None:
 
 @app.command("make")
 def make(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="What the session is called.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the session.")],
     role: Annotated[
         list[str], typer.Option("--role", metavar="ROLE=PARTY", help="A role and who takes it; two or more.")
     ],
     stage: Annotated[
-        list[str] | None, typer.Option("--stage", help="Under which name messages are sent; `messages` if absent.")
+        list[str] | None,
+        typer.Option("--stage", help="Name of a stage, under which messages are sent (default: `messages`)."),
     ] = None,
     message_limit: Annotated[
-        int | None, typer.Option(min=1, help="The most bytes of one sealed message; 4 GiB if absent.")
+        int | None, typer.Option(min=1, help="Most bytes of one sealed message (default: 4 GiB).")
     ] = None,
     party_quota: Annotated[
-        int | None, typer.Option(min=1, help="The most bytes of one party that may wait; 8 GiB if absent.")
+        int | None, typer.Option(min=1, help="Most bytes that may wait for one party (default: 8 GiB).")
     ] = None,
     session_quota: Annotated[
-        int | None, typer.Option(min=1, help="The most bytes of all parties that may wait; 16 GiB if absent.")
+        int | None, typer.Option(min=1, help="Most bytes that may wait for all parties (default: 16 GiB).")
     ] = None,
     message_ttl: Annotated[
-        int | None, typer.Option(min=1, help="Seconds until an unread message expires; a week if absent.")
+        int | None, typer.Option(min=1, help="Seconds until an unread message expires (default: a week).")
     ] = None,
     expires: Annotated[
-        int | None, typer.Option(min=1, help="Seconds until the session ends; 30 days if absent.")
+        int | None, typer.Option(min=1, help="Seconds until the session ends (default: 30 days).")
     ] = None,
     url: Url = DEFAULT_URL,
     token: Token = None,
@@ -81,7 +82,7 @@ def make(
     with Control(url, token=access_token(token), ca=ca) as control:
         made = control.make_session(request)
     output.event("session", **made.model_dump(mode="json"))
-    output.say(f"Session {made.name} ({made.id}) is open until {_minute(made)}.")
+    output.say(f"Session {made.name} ({made.id}) is open until {_expiry_minute(made)}.")
     output.say("Give each party the line of its role over a safe way; a token is shown this once:")
     for place in made.terms.roles:
         output.say(f"  {place.party}:")
@@ -94,7 +95,7 @@ def _role(text: str) -> "PartyRole":
     name, equals, party = text.partition("=")
     if not equals or not party:
         raise InputError(
-            f"--role {text[:80]!r} does not say who takes the role.",
+            f"--role {text[:80]!r} does not name the party that takes the role.",
             hint='Write it like --role label-owner="City Clinic".',
             code="session_invalid",
         )
@@ -115,7 +116,7 @@ def list_sessions(url: Url = DEFAULT_URL, token: Token = None, ca: Authority = N
         joined = sum(party.joined_at is not None for party in view.parties)
         state = view.state if view.reason is None else f"{view.state} ({view.reason})"
         joint = f"{joined} of {len(view.parties)} joined"
-        rows.append((short_id(view.id), view.name, state, joint, view.messages, _minute(view)))
+        rows.append((short_id(view.id), view.name, state, joint, view.messages, _expiry_minute(view)))
     output.table(_COLUMNS, rows, empty="No session; `coterie sessions make NAME --role ROLE=PARTY …` makes one.")
 
 
@@ -133,14 +134,14 @@ def show(
 
     output = Output(json)
     with Control(url, token=access_token(token), ca=ca) as control:
-        view = control.session(meant(control, session).id)
+        view = control.session(find_session(control, session).id)
     output.event("session", **view.model_dump(mode="json"))
     state = (
         view.state
         if view.reason is None
         else f"{view.state} ({view.reason}{': ' + view.detail if view.detail else ''})"
     )
-    output.say(f"{view.name} ({view.id}): {state}, until {_minute(view)}")
+    output.say(f"{view.name} ({view.id}): {state}, until {_expiry_minute(view)}")
     output.say(f"stages: {', '.join(view.terms.stages)}; {view.messages} messages wait")
     output.table(
         ("role", "party", "joined", "last seen", "waiting of it", "fingerprint"),
@@ -173,12 +174,12 @@ def end(
 
     output = Output(json)
     with Control(url, token=access_token(token), ca=ca) as control:
-        view = control.end_session(meant(control, session).id, detail)
+        view = control.end_session(find_session(control, session).id, detail)
     output.event("session", **view.model_dump(mode="json"))
     output.say(f"Session {view.name} ({view.id}) has ended.")
 
 
-def meant(control: "Control", text: str) -> "SessionView":
+def find_session(control: "Control", text: str) -> "SessionView":
     """The one session that a text means. Raises NotFound (``session_unknown``) for none, or for several."""
     every = control.sessions()
     found = [each for each in every if text in (each.id, each.name)] or [
@@ -190,5 +191,5 @@ def meant(control: "Control", text: str) -> "SessionView":
     raise NotFound(f"{what}.", hint="`coterie sessions list` shows their ids.", code="session_unknown")
 
 
-def _minute(view: "SessionView") -> str:
+def _expiry_minute(view: "SessionView") -> str:
     return view.expires_at.isoformat()[:_MINUTE].replace("T", " ")

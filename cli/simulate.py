@@ -30,11 +30,11 @@ def simulate(
         str,
         typer.Option(help="Where clients work: threads, processes, batched, batched:N, auto, ray:local or ray://HOST."),
     ] = "threads",
-    workers: Annotated[int, typer.Option(min=1, help="Clients that work at once.")] = 1,
+    workers: Annotated[int, typer.Option(min=1, help="Number of clients that train in parallel.")] = 1,
     trainer: Annotated[
         str | None, typer.Option(metavar="MODULE:NAME", help="A trainer of your own, for an ExternalModel.")
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on from the last round of the run before.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Resume from the last round of the previous run.")] = False,
     out: Annotated[
         Path | None,
         typer.Option(help="Where to write the model: infer.onnx, or weights.safetensors of an ExternalModel."),
@@ -95,7 +95,7 @@ def simulate(
     )
     advise(output, rows)
     if path is None:
-        output.say("No round was committed, so there is no model; the causes stand in the table.")
+        output.say("No round was committed, so there is no model; the table shows the causes.")
         raise typer.Exit(FAILED)
     if not table.rows:
         output.say(f"Nothing to do: all {len(rows)} rounds were done before; more with --rounds.")

@@ -23,9 +23,9 @@ def submit(
     url: Url = DEFAULT_URL,
     token: Token = None,
     population: Annotated[
-        str | None, typer.Option(help="The population to train over; named as the experiment when absent.")
+        str | None, typer.Option(help="The population to train over (default: named like the experiment).")
     ] = None,
-    key: Annotated[Path, typer.Option(help="The researcher's signing key; made when absent.")] = RESEARCHER_KEY,
+    key: Annotated[Path, typer.Option(help="The researcher's signing key, created if absent.")] = RESEARCHER_KEY,
     rounds: Annotated[int | None, typer.Option(min=1, help="Rounds to run, instead of the experiment's own.")] = None,
     seed: Annotated[int | None, typer.Option(help="The seed, instead of the experiment's own.")] = None,
     initial: Annotated[
@@ -48,7 +48,7 @@ def submit(
     experiment = override(experiment, rounds=rounds, seed=seed, initial=initial)
     place, external = population or slug(experiment.name), isinstance(experiment.model, ExternalModel)
     with Control(url, token=access_token(token), ca=ca) as control:
-        new, signer, before = not key.exists(), signing_key(key), known(control, place)
+        new, signer, before = not key.exists(), signing_key(key), existing_population(control, place)
         promise(output, experiment)
         run = control.submit(experiment, population=place, key=signer)
         join = joining(output, control, run, place, url, ca, external=external, **promised(experiment))
@@ -69,7 +69,7 @@ def submit(
             follow_run(output, run, way)
 
 
-def known(control: "Control", population: str) -> "PopulationView | None":
+def existing_population(control: "Control", population: str) -> "PopulationView | None":
     """A population as it stands before the experiment; None where there is none yet."""
     try:
         return control.population(population)

@@ -52,8 +52,8 @@ def make(
         Role | None, typer.Option(help="For a person or a script instead of devices: what it may do.")
     ] = None,
     name: Annotated[str, typer.Option(help="What it is for.")] = "made by hand",
-    uses: Annotated[int | None, typer.Option(min=1, help="How many devices may join; any number if absent.")] = None,
-    expires: Annotated[int | None, typer.Option(min=1, help="Seconds until it runs out; never if absent.")] = None,
+    uses: Annotated[int | None, typer.Option(min=1, help="How many devices may join (default: no limit).")] = None,
+    expires: Annotated[int | None, typer.Option(min=1, help="Seconds until it expires (default: never).")] = None,
     url: Url = DEFAULT_URL,
     token: Token = None,
     ca: Authority = None,

@@ -49,7 +49,10 @@ def watch(
 
 @dataclass
 class Silence:
-    """The time for which a coordinator has not answered. most_s: how long that may be."""
+    """The time for which a coordinator has not answered.
+
+    most_s: how long that may be.
+    """
 
     most_s: float
     since: float | None = None
@@ -144,7 +147,7 @@ class OpenRound:
 
 
 @contextmanager
-def _leaving(output: Output, run: "Run", way: str) -> Generator[None]:
+def _explain_interrupt(output: Output, run: "Run", way: str) -> Generator[None]:
     """Say at Ctrl-C what becomes of the experiment."""
     try:
         yield
@@ -162,7 +165,7 @@ def follow_run(output: Output, run: "Run", way: str = "") -> None:
     way: the options that a next command needs to find the coordinator.
     """
     ending: dict[str, Any] = {}
-    with _leaving(output, run, way), RoundTable(output, f"{run.name} ({run.id})") as table:
+    with _explain_interrupt(output, run, way), RoundTable(output, f"{run.name} ({run.id})") as table:
         going_on = OpenRound(table)
         for event in patiently(run):
             if event.type in ROUND_EVENTS:

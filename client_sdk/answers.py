@@ -28,14 +28,14 @@ async def pieces(response: httpx.Response) -> AsyncIterator[bytes]:
             yield piece
         return
     if encoding != ACCEPTED:
-        raise _unreadable(response, f"in the encoding {encoding[:20]!r}, which was not asked for")
+        raise _unreadable(response, f"in the encoding {encoding[:20]!r}, which was not requested")
     decoder = zstandard.ZstdDecompressor(max_window_size=WINDOW).decompressobj()
     async for piece in response.aiter_raw():
         for start in range(0, len(piece), SLICE):
             try:
                 decoded = decoder.decompress(piece[start : start + SLICE])
             except zstandard.ZstdError as error:
-                raise _unreadable(response, "with a body that is not zstd, though it says so") from error
+                raise _unreadable(response, "with a body that is not zstd, although its header says so") from error
             if decoded:
                 yield decoded
             if decoder.eof:

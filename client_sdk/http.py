@@ -54,7 +54,11 @@ class Timeouts:
 
 @dataclass(frozen=True)
 class Answer:
-    """A whole answer. url: what was asked; content: its decoded body."""
+    """A whole answer.
+
+    url: what was asked.
+    content: its decoded body.
+    """
 
     url: str
     status_code: int
@@ -65,8 +69,9 @@ class Answer:
 class Link:
     """Requests to one coordinator.
 
-    url: ``http(s)://host[:port][/prefix]``. headers: sent with every request (the researcher's bearer token). ca: a PEM
-    file of the authority that signed the coordinator's certificate, for one that the system does not know.
+    url: ``http(s)://host[:port][/prefix]``.
+    headers: sent with every request (the researcher's bearer token).
+    ca: a PEM file of the authority that signed the coordinator's certificate, for one that the system does not know.
     Raises ConfigurationError for a URL of another form or an unreadable ``ca``.
     """
 
@@ -79,7 +84,7 @@ class Link:
         transport: httpx.AsyncBaseTransport | None = None,
         timeouts: Timeouts = Timeouts(),
     ) -> None:
-        self.url = _checked(url)
+        self.url = _normalised_url(url)
         secure = self.url.startswith("https://")
         self._client = httpx.AsyncClient(
             base_url=self.url,
@@ -114,8 +119,9 @@ class Link:
     ) -> Answer:
         """One request, the whole answer in memory.
 
-        target: path and query as they are to be sent. limit: of the answer's bytes, decoded. Returns answers of the 2xx
-        family and those of ``accept``.
+        target: path and query as they are to be sent.
+        limit: of the answer's bytes, decoded.
+        Returns answers of the 2xx family and those of ``accept``.
         Raises RemoteError with the problem's code, message and hint for others, and (``answer_too_large``,
         ``answer_encoding``) for an answer that is too long or cannot be read; Unreachable when no answer came.
         """
@@ -145,8 +151,9 @@ class Link:
     async def stream(
         self, method: str, target: str, *, headers: Mapping[str, str] | None = None, patient: bool = False
     ) -> AsyncGenerator[httpx.Response]:
-        """A request whose answer is read piece by piece; 2xx only. patient: the other side may be silent for as long as
-        it likes.
+        """A request whose answer is read piece by piece; 2xx only.
+
+        patient: the other side may be silent for as long as it likes.
 
         Raises what `request` raises, also for a connection that breaks while the answer is read.
         """
@@ -234,7 +241,7 @@ def _seconds(text: str) -> float:
     return float(text) if text.isdecimal() else 0.0
 
 
-def _checked(url: str) -> str:
+def _normalised_url(url: str) -> str:
     try:
         parts = httpx.URL(url.strip())
     except httpx.InvalidURL:

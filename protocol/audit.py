@@ -28,7 +28,10 @@ class AuditEntry(Response):
 def action_digest(
     *, id: int, at_ms: int, actor: str, action: str, subject: str | None, data: dict[str, Any], previous: str
 ) -> str:
-    """The digest of an entry, hex. at_ms: milliseconds since 1970."""
+    """The digest of an entry, hex.
+
+    at_ms: milliseconds since 1970.
+    """
     return digest_of(
         {
             "id": id,
@@ -49,7 +52,7 @@ def first_fault(entries: Iterable[AuditEntry]) -> tuple[int, str] | None:
         if entry.id != place:
             return place, "entries are missing or moved"
         if entry.previous != previous:
-            return place, "it does not follow the entry before"
+            return place, "it does not follow the previous entry"
         said = action_digest(
             id=entry.id,
             at_ms=round(entry.at.timestamp() * 1000),
@@ -60,6 +63,6 @@ def first_fault(entries: Iterable[AuditEntry]) -> tuple[int, str] | None:
             previous=entry.previous,
         )
         if said != entry.digest:
-            return place, "its digest is not that of its content: it was changed"
+            return place, "its digest does not match its content: it was changed"
         previous = entry.digest
     return None

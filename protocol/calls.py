@@ -28,7 +28,9 @@ _NUMBER = re.compile(r"[0-9]+(\.[0-9]+)?(e[+-]?[0-9]+)?")
 class Parameter:
     """A number that a rule takes.
 
-    name: by which it can be given. least, most: its bounds, both allowed. default: None when it must be given.
+    name: by which it can be given.
+    least, most: its bounds, both allowed.
+    default: None when it must be given.
     whole: whether it is a whole number.
     """
 
@@ -71,8 +73,9 @@ def name_of(text: str) -> str | None:
 def read_call(text: str, rules: Mapping[str, tuple[Parameter, ...]], refuse: Refuse) -> Call:
     """The call that a text says.
 
-    rules: by name, the parameters that a rule takes. refuse: makes the error of a text that cannot be read: another
-    form, a name that is not in ``rules``, too many numbers, unknown, doubled or missing ones, or one out of bounds.
+    rules: by name, the parameters that a rule takes.
+    refuse: makes the error of a text that cannot be read: another form, a name that is not in ``rules``, too many
+        numbers, unknown, doubled or missing ones, or one out of bounds.
     """
     match = _CALL.fullmatch(text.strip())
     if match is None:

@@ -112,7 +112,7 @@ def _text(value: object, place: str, depth: int) -> str:
     if isinstance(value, list | tuple):
         items = cast(list[object], value)
         return "[" + ",".join(_text(item, f"{place}[{i}]", depth + 1) for i, item in enumerate(items)) + "]"
-    raise _refused(place, f"is a {type(value).__name__}, which is no JSON value")
+    raise _refused(place, f"is a {type(value).__name__}, which is not a JSON value")
 
 
 def _mapping(value: Mapping[object, object], place: str, depth: int) -> str:
@@ -130,7 +130,7 @@ def _string(value: str, place: str) -> str:
     try:
         value.encode("utf-8")
     except UnicodeEncodeError:
-        raise _refused(place, "holds a lone surrogate, which is no Unicode text") from None
+        raise _refused(place, "holds a lone surrogate, which is not valid Unicode") from None
     return json.dumps(value, ensure_ascii=False)
 
 

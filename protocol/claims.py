@@ -11,9 +11,11 @@ from coterie.protocol.wire import Number, Positive, Signed, Token
 class PrivacyTerms(Signed):
     """The differential privacy of a whole experiment.
 
-    unit: whose presence is hidden, a user's whole data or one example. epsilon, delta: at the end of all rounds, for a
-    device that takes part as often as it may. mechanism: what makes the noise. trusts: who must follow the protocol for
-    the promise to hold: nobody but the device itself, most of the cohort, or the coordinator.
+    unit: whose presence is hidden, a user's whole data or one example.
+    epsilon, delta: at the end of all rounds, for a device that takes part as often as it may.
+    mechanism: what makes the noise.
+    trusts: who must follow the protocol for the promise to hold: nobody but the device itself, most of the cohort, or
+        the coordinator.
     """
 
     unit: Literal["user", "example"]
@@ -26,9 +28,10 @@ class PrivacyTerms(Signed):
 class LocalTerms(Signed):
     """Noise that a device adds to its update by itself, before anything else is done with it.
 
-    epsilon, delta: of this one upload, between any two updates. clip: the norm before Gaussian noise, or the size of
-    the step that a sign stands for. top: of ``sign_ds``, the share of coordinates that count as the largest. outputs:
-    how many signs are sent; None for as many as tell most.
+    epsilon, delta: of this one upload, between any two updates.
+    clip: the norm before Gaussian noise, or the size of the step that a sign stands for.
+    top: of ``sign_ds``, the share of coordinates that count as the largest.
+    outputs: how many signs are sent; None for as many as tell most.
     """
 
     mechanism: LocalMechanism

@@ -294,10 +294,15 @@ class ExperimentView(Response):
 class RoundView(Response):
     """One round.
 
-    metrics: means over examples; evaluation: where they were measured; training: the means that clients saw while
-    training; fairness: how each metric differs between the clients that evaluated, by the fields of
-    `coterie.protocol.spread.Spread`; model: the version it committed; clipped: the share of updates that were shortened
-    to the public norm; diverged: devices that trained to NaN or infinity; epsilon, delta: spent up to this round;
+    metrics: means over examples.
+    evaluation: where they were measured.
+    training: the means that clients saw while training.
+    fairness: how each metric differs between the clients that evaluated, by the fields of
+        `coterie.protocol.spread.Spread`.
+    model: the version it committed.
+    clipped: the share of updates that were shortened to the public norm.
+    diverged: devices that trained to NaN or infinity.
+    epsilon, delta: spent up to this round.
     participants: the devices whose updates count, where that may be told.
     """
 
@@ -338,10 +343,15 @@ class ModelView(Response):
 
 
 class DeviceView(Response):
-    """A device as the coordinator knows it. max_clients: for how many clients an edge aggregator may speak. threads:
-    of its processor. memory_bytes: bytes of memory. yardstick_us: microseconds that a small inference took. It said the
-    three when it enrolled (`coterie.protocol.device.Capabilities`). failed: tasks that ended without
-    an accepted update; failure: why the last of them did.
+    """A device as the coordinator knows it.
+
+    max_clients: for how many clients an edge aggregator may speak.
+    threads: of its processor.
+    memory_bytes: bytes of memory.
+    yardstick_us: microseconds that a small inference took. It said the three when it enrolled
+        (`coterie.protocol.device.Capabilities`).
+    failed: tasks that ended without an accepted update.
+    failure: why the last of them did.
     """
 
     id: DeviceId
@@ -364,7 +374,9 @@ class DeviceView(Response):
 class Event(Response):
     """One entry of the event stream.
 
-    id: rises by one step per event; type: e.g. ``round``; data: that type's own fields.
+    id: rises by one step per event.
+    type: e.g. ``round``.
+    data: that type's own fields.
     """
 
     id: Whole
@@ -378,7 +390,10 @@ Item = TypeVar("Item")
 
 
 class Page(Response, Generic[Item]):
-    """One page of a list. next_cursor: opaque; None on the last page."""
+    """One page of a list.
+
+    next_cursor: opaque; None on the last page.
+    """
 
     items: tuple[Item, ...]
     next_cursor: str | None = None

@@ -64,7 +64,7 @@ def decode_delta(old: bytes, delta: bytes) -> bytes:
     Allocates a few times the length of `old`, whatever the delta says. Raises errors.InputError (``delta_malformed``).
     """
     if delta[:4] != MAGIC or len(delta) < 5 or delta[4] not in (_LEVELS, _PLANES):
-        raise _malformed("it does not begin as a delta does")
+        raise _malformed("it does not start with the magic bytes of a delta")
     body = memoryview(delta)[5:]
     try:
         return _from_levels(old, body) if delta[4] == _LEVELS else _from_planes(old, body)
@@ -134,7 +134,7 @@ def _coded_levels(before: Floats, after: Floats) -> tuple[npt.NDArray[np.int8], 
 def _from_levels(old: bytes, body: memoryview) -> bytes:
     at = _data_start(old)
     if at is None:
-        raise _malformed("it has levels, but the old file is no file of float32 numbers")
+        raise _malformed("it has levels, but the old file does not hold float32 numbers")
     before = np.frombuffer(old, "<f4", offset=at)
     blocks = -(-before.size // BLOCK)
     if not blocks + _CODED.min_bytes(before.size) <= len(body) <= blocks + _CODED.max_bytes(before.size):

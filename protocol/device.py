@@ -69,7 +69,7 @@ class RetryWindow(Response):
     max_ms: Milliseconds
 
     @model_validator(mode="after")
-    def _rises(self) -> Self:
+    def _require_order(self) -> Self:
         if self.max_ms < self.min_ms:
             raise ValueError(f"max_ms {self.max_ms} must not be below min_ms {self.min_ms}")
         return self
@@ -78,8 +78,8 @@ class RetryWindow(Response):
 class Capabilities(Request):
     """What a device has: versions, codecs by name, trainers, kinds of secrecy, and the caps it trains under.
 
-    opset: the newest ONNX opset that its runtime takes. features: of `coterie.protocol.features`; it gets no task that
-    needs another.
+    opset: the newest ONNX opset that its runtime takes.
+    features: of `coterie.protocol.features`; it gets no task that needs another.
 
     yardstick_us: microseconds that one fixed small inference takes there on one thread, measured, to two digits; None
     where it was not measured.
@@ -112,8 +112,9 @@ class PopulationInfo(Response):
 
 
 class EnrolRequest(Request):
-    """A device's public key, and the digest of the schema that its data was checked against. endorsement: of that key,
-    for populations that ask for one.
+    """A device's public key, and the digest of the schema that its data was checked against.
+
+    endorsement: of that key, for populations that ask for one.
     """
 
     public_key: PublicKey
@@ -141,8 +142,11 @@ class DataReport(Request):
 
 
 class CheckIn(Request):
-    """A device asks for a task. pending: tasks whose client state waits to be settled. experiments: those of which an
-    edge aggregator would know whether they are over. data: for experiments that choose by it; None keeps it to itself.
+    """A device asks for a task.
+
+    pending: tasks whose client state waits to be settled.
+    experiments: those of which an edge aggregator would know whether they are over.
+    data: for experiments that choose by it; None keeps it to itself.
     """
 
     pending: Annotated[tuple[TaskId, ...], Field(max_length=64)] = ()
@@ -170,9 +174,11 @@ class PlanRef(Signed):
 class EdgeTerms(Signed):
     """What a task asks of an edge aggregator beside what it asks of its devices.
 
-    reducer: the rule whose accumulator it sends. min_clients, max_clients: of how many clients the accumulator is, at
-    least and at most. deadline_ms: milliseconds left of the round when the task is handed out. selection, min_examples,
-    labels, rest_rounds, rest_s: as in `RoundPolicy`; they hold for its devices, which only the edge aggregator knows.
+    reducer: the rule whose accumulator it sends.
+    min_clients, max_clients: of how many clients the accumulator is, at least and at most.
+    deadline_ms: milliseconds left of the round when the task is handed out.
+    selection, min_examples, labels, rest_rounds, rest_s: as in `RoundPolicy`; they hold for its devices, which only the
+        edge aggregator knows.
     """
 
     reducer: Detail
@@ -189,13 +195,20 @@ class EdgeTerms(Signed):
 class Task(Signed):
     """What one device is assigned, signed by the coordinator.
 
-    device: the only device it is for. hyper: runtime scalars by name. codecs: by preference. lease_ms: milliseconds
-    left when it was handed out. weight_cap: the most that `weight` may claim. upload_limit: the most bytes that the
-    update may have. seed: of shuffling and dropout. edge: for an edge aggregator only, which holds its devices to the
-    rest, so `weight_cap` is that of each of its clients. secure: of a task whose update is masked, and never sent in
-    clear. privacy: what the experiment promises. local: noise that the device adds before anything leaves it. lineage:
-    where ``model`` stands among the experiment's versions; None behind an edge aggregator. Every field is given a value
-    when a task is made; a reader keeps unknown ones, since the signature covers them.
+    device: the only device it is for.
+    hyper: runtime scalars by name.
+    codecs: by preference.
+    lease_ms: milliseconds left when it was handed out.
+    weight_cap: the most that `weight` may claim.
+    upload_limit: the most bytes that the update may have.
+    seed: of shuffling and dropout.
+    edge: for an edge aggregator only, which holds its devices to the rest, so `weight_cap` is that of each of its
+        clients.
+    secure: of a task whose update is masked, and never sent in clear.
+    privacy: what the experiment promises.
+    local: noise that the device adds before anything leaves it.
+    lineage: where ``model`` stands among the experiment's versions; None behind an edge aggregator. Every field is
+        given a value when a task is made; a reader keeps unknown ones, since the signature covers them.
     """
 
     id: TaskId
@@ -264,7 +277,11 @@ class Progress(Request):
 
 
 class Abort(Request):
-    """A device gives a task up. code: the error's stable code; detail: for people, without data."""
+    """A device gives a task up.
+
+    code: the error's stable code.
+    detail: for people, without data.
+    """
 
     phase: Phase
     code: Token

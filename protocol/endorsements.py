@@ -24,8 +24,11 @@ Subject = Annotated[str, StringConstraints(pattern=SUBJECT_PATTERN)]
 
 
 class Endorsement(Response):
-    """One issuer's word for one device. identity: the device's Ed25519 key; issuer: the issuer's. signature: over
-    identity and subject, in the domain ENDORSEMENT.
+    """One issuer's word for one device.
+
+    identity: the device's Ed25519 key.
+    issuer: the issuer's.
+    signature: over identity and subject, in the domain ENDORSEMENT.
     """
 
     identity: PublicKey

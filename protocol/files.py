@@ -83,7 +83,7 @@ _HINTS = {
     errno.EDQUOT: "The disk quota is used up; free space or raise it, then try again; nothing was lost.",
     errno.EFBIG: "Free space on that disk, or raise the limit on the size of files; nothing was lost.",
     errno.EIO: "Free space on that disk and check it, then try again; nothing was lost.",
-    errno.ENOTDIR: "Name another place: a file stands where a folder is needed.",
+    errno.ENOTDIR: "Name another place: there is a file where a folder is needed.",
     errno.EACCES: "Give this user write permission on the folder.",
     errno.EPERM: "Give this user write permission on the folder.",
     errno.EROFS: "The file system is read-only; choose another folder (--store of a client, --folder of a server).",

@@ -32,7 +32,8 @@ def is_frame(value: object) -> TypeGuard[Frame]:
 def columns_of(frame: Frame, source: str) -> dict[str, npt.NDArray[Any]]:
     """The columns as arrays, by name. The index is left out.
 
-    source: what messages call it. Raises errors.DataError (``data_missing``) for two columns of one name.
+    source: what messages call it.
+    Raises errors.DataError (``data_missing``) for two columns of one name.
     """
     names = [cast(object, name) for name in frame.columns]
     texts = [str(name) for name in names]

@@ -21,8 +21,9 @@ class SectionEntry:
     """One section as the header lists it: its name, the codec of its payload, its number of elements.
 
     slices: of an update that covers a part of the section only, the (start, stop) of the section's elements that the
-    payload holds, rising and apart. coverage: of an accumulator, whose payload holds every element, the weight of those
-    of its clients that cover no more than some slices.
+        payload holds, rising and apart.
+    coverage: of an accumulator, whose payload holds every element, the weight of those of its clients that cover no
+        more than some slices.
     """
 
     name: str
@@ -46,10 +47,15 @@ class SectionEntry:
 
 @dataclass(frozen=True, kw_only=True)
 class UpdateHeader:
-    """Who made an update from what. task, plan: ids; base: SHA-256 of the model version trained from; weight: examples
-    that count; steps: local steps done. kind: an ``accumulator`` is what an edge aggregator made of the updates of
-    `clients` clients: float64 sums, those of weighted means already multiplied by the weights, which add up to
-    ``weight``. Raises errors.UpdateRefused (``bad_weight``, ``bad_steps``, ``bad_clients``).
+    """Who made an update from what.
+
+    task, plan: ids.
+    base: SHA-256 of the model version trained from.
+    weight: examples that count.
+    steps: local steps done.
+    kind: an ``accumulator`` is what an edge aggregator made of the updates of `clients` clients: float64 sums, those of
+        weighted means already multiplied by the weights, which add up to ``weight``.
+    Raises errors.UpdateRefused (``bad_weight``, ``bad_steps``, ``bad_clients``).
     """
 
     task: str
@@ -69,7 +75,7 @@ class UpdateHeader:
                 )
         if self.clients < 1 or (self.kind == "update" and self.clients != 1):
             raise errors.UpdateRefused(
-                f"An {self.kind} of {self.clients} clients cannot be; an update is of one, an accumulator of one or "
+                f"An {self.kind} cannot be of {self.clients} clients; an update is of one, an accumulator of one or "
                 "more.",
                 code="bad_clients",
             )

@@ -45,8 +45,11 @@ _DEFAULT_PORTS: Final = {"http": ":80", "https": ":443"}
 class Head:
     """What of a request is signed.
 
-    method: in capitals. authority: as `authority_of` gives it. path: absolute, percent-encoded as sent. query: without
-    the question mark, as sent; empty for none. fields: by lower-case name, at least ``content-digest``.
+    method: in capitals.
+    authority: as `authority_of` gives it.
+    path: absolute, percent-encoded as sent.
+    query: without the question mark, as sent; empty for none.
+    fields: by lower-case name, at least ``content-digest``.
     """
 
     method: str
@@ -73,7 +76,11 @@ class Head:
 
 @dataclass(frozen=True)
 class RequestSignature:
-    """A signature as it came. covered: names of components in the signer's order. parameters: by name."""
+    """A signature as it came.
+
+    covered: names of components in the signer's order.
+    parameters: by name.
+    """
 
     covered: tuple[str, ...]
     parameters: Mapping[str, Any]
@@ -118,7 +125,9 @@ class RequestSignature:
 
 
 def signature_base(components: Iterable[tuple[str, str]], parameters: Mapping[str, Any]) -> bytes:
-    """The bytes that are signed (RFC 9421 section 2.5). components: name and value, in order.
+    """The bytes that are signed (RFC 9421 section 2.5).
+
+    components: name and value, in order.
 
     Raises errors.Unauthenticated (``signature_malformed``) where a value is not one line of ASCII.
     """
@@ -132,7 +141,10 @@ def signature_base(components: Iterable[tuple[str, str]], parameters: Mapping[st
 
 
 def sign_request(key: SigningKey, head: Head, *, device: str, nonce: str) -> dict[str, str]:
-    """The fields that sign a request, Content-Digest among them, by name. device: the id of the one whose key it is."""
+    """The fields that sign a request, Content-Digest among them, by name.
+
+    device: the id of the one whose key it is.
+    """
     values = head.values()
     parameters = {"keyid": device, "nonce": nonce, "alg": ALGORITHM, "tag": TAG}
     signature = key.sign_bytes(signature_base([(name, values[name]) for name in head.components], parameters))
@@ -144,7 +156,9 @@ def sign_request(key: SigningKey, head: Head, *, device: str, nonce: str) -> dic
 
 
 def parse_signature(fields: Mapping[str, str]) -> RequestSignature:
-    """The one signature of a request. fields: ``signature-input`` and ``signature``, by lower-case name.
+    """The one signature of a request.
+
+    fields: ``signature-input`` and ``signature``, by lower-case name.
 
     Raises errors.Unauthenticated (``signature_malformed``) for anything outside of this profile.
     """
@@ -162,7 +176,7 @@ def parse_signature(fields: Mapping[str, str]) -> RequestSignature:
     covered, named = cast(list[Any], items), cast(dict[str, Any], parameters)
     names = [item[0] for item in covered if isinstance(item[0], str) and not item[1]]
     if len(names) < len(covered) or len(set(names)) < len(names):
-        raise malformed("each component is a string without parameters, and stands there once")
+        raise malformed("each component must be a string without parameters, and appear once")
     _check_parameters(named)
     return RequestSignature(tuple(names), named, signature)
 
@@ -179,7 +193,7 @@ def check_content_digest(field: str, sha256: str) -> None:
     """
     if promised_digest(field) != sha256:
         raise RequestRefused(
-            f"The body does not have the digest that {CONTENT_DIGEST} promised: it is not what was signed.",
+            f"The body does not match its {CONTENT_DIGEST}: it is not what was signed.",
             hint="Send the request again.",
             code="content_digest_mismatch",
         )
@@ -195,7 +209,7 @@ def promised_digest(field: str) -> str:
         pass
     raise RequestRefused(
         f"{CONTENT_DIGEST} must be sha-256=:<base64 of 32 bytes>: and nothing else.",
-        hint="A request without a body has the digest of no bytes.",
+        hint="A request without a body has the digest of the empty string.",
         code="content_digest_malformed",
     )
 
@@ -207,7 +221,7 @@ def authority_of(host: str, scheme: str) -> str:
 
 def malformed(why: str) -> Unauthenticated:
     """The refusal of a signature outside of this profile."""
-    return Unauthenticated(f"The request is not signed as it must be: {why}.", hint=_HINT, code="signature_malformed")
+    return Unauthenticated(f"The signature of the request is malformed: {why}.", hint=_HINT, code="signature_malformed")
 
 
 def _inner_list(names: Iterable[str], parameters: Mapping[str, Any]) -> str:
@@ -216,15 +230,17 @@ def _inner_list(names: Iterable[str], parameters: Mapping[str, Any]) -> str:
 
 
 def _dictionary(name: str, fields: Mapping[str, str]) -> dict[str, Any]:
-    def twice(key: str, _where: str) -> None:
+    def refuse_duplicate(key: str, _where: str) -> None:
         raise malformed(f"{name} has {key} twice")
 
     if name.lower() not in fields:
         raise malformed(f"it has no {name}")
     try:
-        found = http_sf.parse(fields[name.lower()].encode("ascii"), tltype="dictionary", on_duplicate_key=twice)
+        found = http_sf.parse(
+            fields[name.lower()].encode("ascii"), tltype="dictionary", on_duplicate_key=refuse_duplicate
+        )
     except (http_sf.StructuredFieldError, UnicodeEncodeError) as error:
-        raise malformed(f"{name} is no dictionary of RFC 9651 ({error})") from None
+        raise malformed(f"{name} is not a dictionary of RFC 9651 ({error})") from None
     return cast(dict[str, Any], found)
 
 
@@ -233,7 +249,7 @@ def _check_parameters(parameters: Mapping[str, Any]) -> None:
     missing = [name for name in _REQUIRED if type(parameters.get(name)) is not str]
     if unknown or missing:
         raise malformed(
-            f"its parameters are the strings {', '.join(_REQUIRED)}, and created if you like"
+            f"its parameters are the strings {', '.join(_REQUIRED)}, and optionally created"
             + (f"; {', '.join(missing)} is missing" if missing else f"; {', '.join(unknown)} is not known")
         )
     for name, value in (("alg", ALGORITHM), ("tag", TAG)):

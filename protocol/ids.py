@@ -29,8 +29,9 @@ def new_id(prefix: str, *, now_ns: int | None = None, entropy: bytes | None = No
     """A fresh id ``<prefix>_<32 hex digits>``.
 
     prefix: two to eight lower-case letters. The hex digits are a UUIDv7: 48 bits of Unix milliseconds, 12 bits of the
-    fraction of that millisecond (RFC 9562 section 6.2, method 3), 62 random bits. now_ns and entropy (8 bytes) are
-    given only by tests and vectors. Raises errors.InputError for a prefix of another form.
+        fraction of that millisecond (RFC 9562 section 6.2, method 3), 62 random bits. now_ns and entropy (8 bytes) are
+        given only by tests and vectors.
+    Raises errors.InputError for a prefix of another form.
     """
     if not _PREFIX.fullmatch(prefix):
         raise errors.InputError(

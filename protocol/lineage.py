@@ -21,8 +21,10 @@ MOST_LINKS: Final = 256
 
 
 class Lineage(Signed):
-    """Where a task's version stands. round: what committed it, or would commit it, 0 for the initial version. before:
-    the head of the chain before it.
+    """Where a task's version stands.
+
+    round: what committed it, or would commit it, 0 for the initial version.
+    before: the head of the chain before it.
     """
 
     round: Whole
@@ -30,7 +32,11 @@ class Lineage(Signed):
 
 
 class Link(Response):
-    """One version. round: what committed it. version: its SHA-256."""
+    """One version.
+
+    round: what committed it.
+    version: its SHA-256.
+    """
 
     round: Whole
     version: Sha256
@@ -43,7 +49,10 @@ class Links(Response):
 
 
 def head(before: str, link: Link, *, experiment: str, plan: str) -> str:
-    """The head of the chain that ends with a link, as 64 hex digits. before: the head without it."""
+    """The head of the chain that ends with a link, as 64 hex digits.
+
+    before: the head without it.
+    """
     said = {"before": before, "experiment": experiment, "plan": plan, "round": link.round, "version": link.version}
     return hashlib.sha256(DOMAIN + canonical_json(said)).hexdigest()
 

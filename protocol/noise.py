@@ -13,8 +13,10 @@ Above = Annotated[Number, Field(gt=0)]
 class NoiseTerms(Signed):
     """Noise of whole numbers, of which the sum over `contributors` clients gives the guarantee.
 
-    clip: the bound of the vector's Euclidean norm. scale: whole numbers per unit of the vector. variance: of one
-    client's noise, in squared whole numbers. contributors: the fewest survivors that the guarantee counts on.
+    clip: the bound of the vector's Euclidean norm.
+    scale: whole numbers per unit of the vector.
+    variance: of one client's noise, in squared whole numbers.
+    contributors: the fewest survivors that the guarantee counts on.
     """
 
     mechanism: DistributedMechanism

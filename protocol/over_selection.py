@@ -17,31 +17,32 @@ def selection_for(goal: int, factor: float) -> int:
 def smallest_selection(goal: int, dropout: float, confidence: float = CONFIDENCE) -> int:
     """The smallest n with P[Bin(n, 1 - dropout) >= goal] >= confidence.
 
-    goal: answers wanted, at least 1. dropout: the chance that one task brings none, in [0, 1), independent of the
-    others. confidence: in (0, 1). The tail is summed term by term, to float64's rounding; no normal approximation.
+    goal: answers wanted, at least 1.
+    dropout: the chance that one task brings none, in [0, 1), independent of the others.
+    confidence: in (0, 1). The tail is summed term by term, to float64's rounding; no normal approximation.
     Raises errors.InputError (``selection_invalid``).
     """
     if goal < 1 or not 0 <= dropout < 1 or not 0 < confidence < 1:
         raise InputError(
-            f"There is no selection for a goal of {goal}, a dropout of {dropout} and a confidence of {confidence}.",
+            f"No number of tasks reaches a goal of {goal}, a dropout of {dropout} and a confidence of {confidence}.",
             hint="Give a goal of at least 1, a dropout in [0, 1) and a confidence in (0, 1).",
             code="selection_invalid",
         )
     if dropout == 0:
         return goal
     low, high = goal, goal
-    while _short(high, goal, dropout) > 1 - confidence:
+    while _probability_too_few(high, goal, dropout) > 1 - confidence:
         low, high = high + 1, 2 * high
     while low < high:
         middle = (low + high) // 2
-        if _short(middle, goal, dropout) > 1 - confidence:
+        if _probability_too_few(middle, goal, dropout) > 1 - confidence:
             low = middle + 1
         else:
             high = middle
     return high
 
 
-def _short(offered: int, goal: int, dropout: float) -> float:
+def _probability_too_few(offered: int, goal: int, dropout: float) -> float:
     """P[Bin(offered, 1 - dropout) < goal].
 
     The terms fall away from the largest one; those below its 10^-18th part are left out, so a million tasks need some

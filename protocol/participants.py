@@ -10,9 +10,11 @@ from coterie.protocol.wire import Response, Whole
 
 @dataclass(frozen=True, kw_only=True)
 class Participant:
-    """A client whose update counts. client: the device's id; in a simulation the client's number. lag: how many
-    versions were made since the one that it trained on. loss: the mean that it saw while training; None where it
-    measured none, or where only sums over clients may be seen.
+    """A client whose update counts.
+
+    client: the device's id; in a simulation the client's number.
+    lag: how many versions were made since the one that it trained on.
+    loss: the mean that it saw while training; None where it measured none, or where only sums over clients may be seen.
     """
 
     client: str

@@ -33,9 +33,10 @@ Factor = Annotated[float, Field(strict=True, gt=0, le=1e6, allow_inf_nan=False)]
 class AdaptiveClip(ByHand):
     """Clip to a quantile of the updates' norms, found as rounds go by (Andrew et al., NeurIPS 2021).
 
-    quantile: the share of updates that should not need clipping, in (0, 1). rate: η of C ← C · exp(−η (b − quantile)).
+    quantile: the share of updates that should not need clipping, in (0, 1).
+    rate: η of C ← C · exp(−η (b − quantile)).
     bits_noise: standard deviation of the noise on the sum of the clip bits; None for the paper's cohort / 20. The noise
-    of the updates grows so that bits and updates together cost what the updates alone would have.
+        of the updates grows so that bits and updates together cost what the updates alone would have.
     """
 
     quantile: Annotated[float, Field(strict=True, ge=1e-6, le=1 - 1e-6, allow_inf_nan=False)] = 0.5
@@ -46,14 +47,17 @@ class AdaptiveClip(ByHand):
 class UserLevel(ByHand):
     """Nobody can tell from what is released whether one device took part, with all of its rows and rounds.
 
-    clip: the L2 norm to which every update is shortened (the first one, if adaptive). delta: of (ε, δ), below
-    1 / (number of devices). epsilon: of all rounds together; or noise_multiplier: give exactly one. The multiplier is
-    the standard deviation of the noise on a round's sum over `clip`; for a matrix mechanism, that of its uncorrelated
-    noise over `clip` times the sensitivity, so that all rounds together cost one Gaussian of this multiplier.
-    mechanism: how a round's sum is noised. adaptive: move `clip` by noisy quantiles; not with correlated noise.
+    clip: the L2 norm to which every update is shortened (the first one, if adaptive).
+    delta: of (ε, δ), below 1 / (number of devices).
+    epsilon: of all rounds together; or noise_multiplier: give exactly one. The multiplier is the standard deviation of
+        the noise on a round's sum over `clip`; for a matrix mechanism, that of its uncorrelated noise over `clip` times
+        the sensitivity, so that all rounds together cost one Gaussian of this multiplier.
+    mechanism: how a round's sum is noised.
+    adaptive: move `clip` by noisy quantiles; not with correlated noise.
     min_separation: a device that takes part in round i takes part again in i + min_separation at the earliest.
     max_participations: how often a device takes part at most; None for as often as the separation allows.
-    bands: of ``banded``, at most min_separation; None for min_separation. buffers: of ``blt``.
+    bands: of ``banded``, at most min_separation; None for min_separation.
+    buffers: of ``blt``.
     schedule: a factor for the noise of each round (see `schedules`), only for ``gaussian``; None for the same in all.
     """
 
@@ -115,11 +119,12 @@ class ExampleLevel(ByHand):
     """Nobody can tell from a device's updates whether one row was among its data: DP-SGD in the plan.
 
     clip: the L2 norm to which every example's gradient is shortened. delta, epsilon or noise_multiplier: as in
-    `UserLevel`, over all steps of all rounds of one device. rows: how many rows a device is taken to have, as a public
-    number, which an experiment must give: each row is drawn into a batch with probability batch_size / rows; a device
-    with fewer has smaller batches, one with more draws each row less often. max_batch: the most rows that one batch may
-    hold (a larger one counts as empty, and how likely that is, is charged to δ); None for the least that leaves all but
-    a ten-thousandth of δ.
+        `UserLevel`, over all steps of all rounds of one device.
+    rows: how many rows a device is taken to have, as a public number, which an experiment must give: each row is drawn
+        into a batch with probability batch_size / rows; a device with fewer has smaller batches, one with more draws
+        each row less often.
+    max_batch: the most rows that one batch may hold (a larger one counts as empty, and how likely that is, is charged
+        to δ); None for the least that leaves all but a ten-thousandth of δ.
     """
 
     level: Literal["example"] = Field(default="example", repr=False)
@@ -141,10 +146,11 @@ class LocalLevel(ByHand):
     device, before anything leaves it. epsilon and delta are those of ONE upload.
 
     mechanism: ``gaussian`` (calibrated exactly: Balle and Wang, 2018), ``randomised_response`` (a sign per coordinate)
-    or ``sign_ds`` (a few signed coordinates); the last two have delta 0. clip: the L2 norm before the noise
-    (``gaussian``), or the size of the step that a sign stands for. top: of ``sign_ds``, the share of coordinates that
-    count as the largest. outputs: how many coordinates ``sign_ds`` and ``randomised_response`` send; None for as many
-    as the mechanism finds best.
+        or ``sign_ds`` (a few signed coordinates); the last two have delta 0.
+    clip: the L2 norm before the noise (``gaussian``), or the size of the step that a sign stands for.
+    top: of ``sign_ds``, the share of coordinates that count as the largest.
+    outputs: how many coordinates ``sign_ds`` and ``randomised_response`` send; None for as many as the mechanism finds
+        best.
     """
 
     level: Literal["local"] = Field(default="local", repr=False)

@@ -24,7 +24,7 @@ def make_private_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         found = folder.stat()
-        if _ours(found) and found.st_mode & _OTHERS and not found.st_mode & stat.S_ISVTX:
+        if _owned_by_us(found) and found.st_mode & _OTHERS and not found.st_mode & stat.S_ISVTX:
             folder.chmod(stat.S_IMODE(found.st_mode) & ~_OTHERS)
     except OSError as error:
         raise storage_error(folder, error) from error
@@ -55,7 +55,7 @@ def _close_to_others(path: Path) -> None:
         return
     if os.name != "posix" or not found.st_mode & _OTHERS:
         return
-    if not _ours(found):
+    if not _owned_by_us(found):
         raise ConfigurationError(
             f"Other users may read {path}, which holds secrets, and it belongs to another user.",
             hint=f"Run as its owner: chmod 600 '{path}'",
@@ -64,5 +64,5 @@ def _close_to_others(path: Path) -> None:
     path.chmod(0o600)
 
 
-def _ours(found: os.stat_result) -> bool:
+def _owned_by_us(found: os.stat_result) -> bool:
     return os.name == "posix" and found.st_uid == os.geteuid()

@@ -23,7 +23,7 @@ def departure(finer: DataSchema, declared: DataSchema) -> str | None:
     for feature in finer.features:
         before = known.get(_sources(feature))
         if before is None:
-            return f"reads {', '.join(_sources(feature))[:200]} as {feature.name!r}, which was not declared so"
+            return f"reads {', '.join(_sources(feature))[:200]} as {feature.name!r}, which is not how it was declared"
         if not _is_finer(feature, before):
             return f"reads {feature.name!r} otherwise than declared"
     return _departure_of(finer.label, declared, known)
@@ -32,7 +32,7 @@ def departure(finer: DataSchema, declared: DataSchema) -> str | None:
 def _is_finer(feature: Feature, declared: Feature) -> bool:
     if declared.encoding is not None and feature != declared:
         # Names too: arrays are found by them, and another name would be another array.
-        return feature.name == declared.name and _fit(feature.vocabulary, declared)
+        return feature.name == declared.name and _texts_fit(feature.vocabulary, declared)
     return replace(feature, offset=declared.offset, scale=declared.scale) == declared
 
 
@@ -40,13 +40,18 @@ def _departure_of(label: Label, declared: DataSchema, known: dict[tuple[str, ...
     if label == declared.label or label.constant is not None:
         return None
     before = known.get((label.column or label.name,))
-    if before is not None and before.encoding is not None and label.name == before.name and _fit(label.classes, before):
+    if (
+        before is not None
+        and before.encoding is not None
+        and label.name == before.name
+        and _texts_fit(label.classes, before)
+    ):
         # A device that refused a row would tell, by being silent, that it has such a row.
         return None if label.others == "dropped" else f"refuses rows by the label {label.name!r} and does not drop them"
-    return f"reads the label {label.name!r} otherwise than declared"
+    return f"reads the label {label.name!r} differently from its declaration"
 
 
-def _fit(texts: Sequence[RawLabel] | None, declared: Feature) -> bool:
+def _texts_fit(texts: Sequence[RawLabel] | None, declared: Feature) -> bool:
     """Whether there are texts alone, and the declared bytes have room for each: they tell no longer ones from one
     another. Numbers would refuse a column for one cell that is none.
     """

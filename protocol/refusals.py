@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from coterie import errors
 
 REFUSALS: Mapping[str, str] = {
-    "wrong_format": "the file is no tensor file, or its header is not an update header of a known version",
+    "wrong_format": "the file is not a tensor file, or its header is not an update header of a known version",
     "truncated": "the file or a section's payload is shorter than it must be",
     "too_large": "the file or a section's payload is larger than allowed",
     "wrong_task": "it was made for another task",
@@ -18,14 +18,17 @@ REFUSALS: Mapping[str, str] = {
     "malformed": "a payload holds bytes that no encoder writes",
     "not_finite": "a value is NaN or infinite",
     "out_of_range": "a value is outside the section's range or the codec's",
-    "bad_weight": "the weight is no whole number from 0 to the cap of each client",
-    "bad_steps": "the number of steps is no whole number from 0 to the cap of each client",
+    "bad_weight": "the weight is not a whole number from 0 to the cap of each client",
+    "bad_steps": "the number of steps is not a whole number from 0 to the cap of each client",
     "bad_clients": "the number of clients is not 1 for an update, or not within the bounds for an accumulator",
     "partial_update": "it covers a part of the model where a rule or noise needs all of it",
-    "wrong_kind": "an accumulator came where an update must, or the other way round",
+    "wrong_kind": "an accumulator arrived where an update is expected, or vice versa",
 }
 
 
 def refused(code: str, message: str) -> errors.UpdateRefused:
-    """The error of that code. message: a sentence without its full stop."""
+    """The error of that code.
+
+    message: a sentence without its full stop.
+    """
     return errors.UpdateRefused(f"{message}.", code=code)

@@ -30,27 +30,34 @@ class Best(ByHand):
 class RoundPolicy(ByHand):
     """How rounds run. Frozen, checked whole when made; ``min_updates`` is the cohort when not given.
 
-    rounds: how many to run at most. cohort: updates wanted per round; in buffered rounds the goal K that fills the
-    buffer. purpose: ``evaluate`` measures the initial version on devices and trains nothing.
+    rounds: how many to run at most.
+    cohort: updates wanted per round; in buffered rounds the goal K that fills the buffer.
+    purpose: ``evaluate`` measures the initial version on devices and trains nothing.
 
     mode: ``synchronous`` rounds train one cohort on one version. ``buffered`` rounds take whatever arrives: up to
     `concurrency` tasks are out at any time (twice the cohort when None), an update may be made from a version up to
     `staleness_cap` versions old, and one that lags by s weighs ``(1 + s) ** -staleness_exponent`` of its weight.
 
-    over_selection: ceil(cohort * over_selection) tasks are offered; dropout: instead of it, the share of tasks that
-    bring nothing, from which the smallest offer follows that suffices in 99 of 100 rounds. min_updates: fewer at the
-    deadline abandon the round. deadline_s: of a round's training, in seconds. lease_s: of one task.
+    over_selection: ceil(cohort * over_selection) tasks are offered.
+    dropout: instead of it, the share of tasks that bring nothing, from which the smallest offer follows that suffices
+        in 99 of 100 rounds.
+    min_updates: fewer at the deadline abandon the round.
+    deadline_s: of a round's training, in seconds.
+    lease_s: of one task.
 
     selection: who gets a round's tasks, e.g. ``uniform`` or ``power_of_choice(20)`` (see aggregation.selection).
-    min_examples, labels: only devices that say they hold so many rows, and rows of each of these classes. rest_rounds,
-    rest_s: so many rounds and seconds pass between two contributions of one device.
+    min_examples, labels: only devices that say they hold so many rows, and rows of each of these classes.
+    rest_rounds, rest_s: so many rounds and seconds pass between two contributions of one device.
     trusted: the client by whose update the reducer fltrust judges the others: its device's id, in a simulation its
-    number. One task of every round is its own, and a round without its update is abandoned.
+        number. One task of every round is its own, and a round without its update is abandoned.
 
     evaluate_every: rounds between federated evaluations, 0 for never.
-    evaluation_cohort: devices that evaluate, the cohort when None. evaluation_deadline_s: of one evaluation,
-    deadline_s when None. weight_cap: the most examples that one update may claim. target: stop when reached.
-    patience: stop after so many evaluations without a new best. hyper_schedule: name → one value per round.
+    evaluation_cohort: devices that evaluate, the cohort when None.
+    evaluation_deadline_s: of one evaluation, deadline_s when None.
+    weight_cap: the most examples that one update may claim.
+    target: stop when reached.
+    patience: stop after so many evaluations without a new best.
+    hyper_schedule: name → one value per round.
     """
 
     rounds: Count
@@ -116,7 +123,7 @@ class RoundPolicy(ByHand):
             ),
             (
                 self.buffered and self.selection != "uniform",
-                "buffered rounds take whoever comes next; leave selection out",
+                "buffered rounds take the next device that asks; leave selection out",
             ),
             (
                 self.trusted is not None and not training,

@@ -44,7 +44,7 @@ class _Cells:
         row, inside = position[0] + 1, f", element {list(position[1:])}" if len(position) > 1 else ""
         shown = repr(cast(object, self.array.item(position)))[:60]
         others = int(bad.sum()) - 1
-        rest = f" {others} more cell{'s' if others > 1 else ''} in this column likewise." if others else ""
+        rest = f" {others} more cell{'s' if others > 1 else ''} in this column have the same problem." if others else ""
         where = f"{self.source}: column {self.column!r}, row {row}{inside}"
         return errors.DataError(
             f"{where}: {shown} {why}; the schema expects {self.expected}.{rest}",
@@ -106,7 +106,7 @@ def check_feature(feature: FeatureFields, arrays: Mapping[str, Array], source: s
         return np.ascontiguousarray(_values(cells, feature.dtype, feature.low, feature.high))
     parts: list[Array] = []
     for column, array in arrays.items():
-        cells = _flat(_Cells(array, column, expected, source))
+        cells = _require_flat(_Cells(array, column, expected, source))
         parts.append(_values(cells, feature.dtype, feature.low, feature.high))
     return np.ascontiguousarray(np.stack(parts, axis=1).reshape((len(parts[0]), *feature.shape)))
 
@@ -116,10 +116,10 @@ def _from_text(feature: FeatureFields, cells: _Cells, *, read: bool) -> Array:
     if held_as_bytes and cells.array.shape[1:] == feature.shape:
         return np.ascontiguousarray(cells.array)
     if feature.vocabulary is not None and read:
-        return _places(_flat(cells), len(feature.vocabulary), "is no place in the vocabulary")
+        return _places(_require_flat(cells), len(feature.vocabulary), "is not an index into the vocabulary")
     if feature.vocabulary is not None and _are_places(cells, feature.vocabulary):
-        return _known_places(_flat(cells), 1, len(feature.vocabulary), other=0)
-    texts = texts_of(_flat(cells).array)
+        return _known_places(_require_flat(cells), 1, len(feature.vocabulary), other=0)
+    texts = texts_of(_require_flat(cells).array)
     if texts is None:
         hint = "Convert it to text before it is loaded."
         raise cells.refuse_whole(f"has the dtype {cells.array.dtype}, which holds no text", hint, "data_dtype")
@@ -145,7 +145,10 @@ def _known_places(cells: _Cells, low: int, high: int, *, other: int) -> Array:
 
 
 def with_classes(rows: Mapping[str, Array], label: LabelFields) -> dict[str, Array]:
-    """The rows whose label is one of the classes; perhaps none. rows: checked, with -1 for any other label."""
+    """The rows whose label is one of the classes; perhaps none.
+
+    rows: checked, with -1 for any other label.
+    """
     if label.others != "dropped":
         return dict(rows)
     kept = rows[label.name] >= 0
@@ -166,13 +169,15 @@ def check_left(rows: Mapping[str, Array], label: LabelFields, source: str) -> No
 
 def check_label(label: LabelFields, arrays: Mapping[str, Array], source: str, *, read: bool = False) -> Array:
     """The label as `[N]` in its dtype: class indices where the schema has classes (-1 for others that are to be
-    dropped). `[N, 1]` is taken for `[N]`. read: as in `check_feature`.
+    dropped). `[N, 1]` is taken for `[N]`.
+
+    read: as in `check_feature`.
     """
     ((column, array),) = arrays.items()
     flat = array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array
     if label.classes is not None:
         shown = ", ".join(repr(raw) for raw in label.classes[:10]) + (" …" if len(label.classes) > 10 else "")
-        cells = _flat(_Cells(flat, column, f"one of {shown}", source))
+        cells = _require_flat(_Cells(flat, column, f"one of {shown}", source))
         if read:
             return _places(cells, len(label.classes) - 1, "is no class")
         if _are_places(cells, label.classes):
@@ -180,14 +185,14 @@ def check_label(label: LabelFields, arrays: Mapping[str, Array], source: str, *,
         else:
             indices = _class_indices(cells, label.classes)
         if label.others == "refused" and (unknown := indices < 0).any():
-            hint = "Mend or drop such rows, or add the class to the schema."
+            hint = "Fix or drop such rows, or add the class to the schema."
             raise cells.refuse(unknown, "is not a class", hint)
         return indices
-    cells = _flat(_Cells(flat, column, _expected(label.dtype, label.low, label.high), source))
+    cells = _require_flat(_Cells(flat, column, _expected(label.dtype, label.low, label.high), source))
     return np.ascontiguousarray(_values(cells, label.dtype, label.low, label.high))
 
 
-def _flat(cells: _Cells) -> _Cells:
+def _require_flat(cells: _Cells) -> _Cells:
     if cells.array.ndim != 1:
         hint = "Give one value per row."
         raise cells.refuse_whole(f"has shape {list(cells.array.shape)}", hint, "data_shape")
@@ -198,16 +203,16 @@ def _values(cells: _Cells, dtype: str, low: float | None, high: float | None) ->
     """The cells in `dtype` and within the bounds, or the error that names the first that is not."""
     numbers = _numbers(cells)
     if numbers.dtype.kind == "f" and not all_finite(numbers.ravel(order="K")):
-        raise cells.refuse(~np.isfinite(numbers), "is not a finite number", "Mend or drop such rows.")
+        raise cells.refuse(~np.isfinite(numbers), "is not a finite number", "Fix or drop such rows.")
     values = _to_float32(numbers, cells) if dtype == "float32" else _to_whole(numbers, dtype, cells)
     # A bound of 0.1 must let pass the float32 nearest to 0.1, so bounds are rounded as the data is.
     bounds = tuple(
         None if bound is None else values.dtype.type(bound) if dtype == "float32" else bound for bound in (low, high)
     )
     if bounds[0] is not None and values.size and values.min() < bounds[0]:
-        raise cells.refuse(values < bounds[0], "is too low", "Mend the cell, or lower the schema's bound.")
+        raise cells.refuse(values < bounds[0], "is too low", "Fix the cell, or lower the schema's bound.")
     if bounds[1] is not None and values.size and values.max() > bounds[1]:
-        raise cells.refuse(values > bounds[1], "is too high", "Mend the cell, or raise the schema's bound.")
+        raise cells.refuse(values > bounds[1], "is too high", "Fix the cell, or raise the schema's bound.")
     return values
 
 
@@ -215,7 +220,7 @@ def _to_float32(numbers: Array, cells: _Cells) -> Array:
     if numbers.dtype.kind in "iu" and numbers.dtype.itemsize > 2:
         inexact = (numbers > _EXACT_IN_FLOAT32) | (numbers < -_EXACT_IN_FLOAT32)
         if inexact.any():
-            hint = "Scale the column down; or store it as a float, if losing its last digits is meant."
+            hint = "Scale the column down; or store it as a float, if losing its last digits is acceptable."
             raise cells.refuse(inexact, "is a whole number too large for float32", hint)
     with np.errstate(over="ignore"):
         values = numbers.astype(np.float32, copy=False)
@@ -251,10 +256,10 @@ def _numbers(cells: _Cells) -> Array:
         parsed = np.array([_parse(cell) for cell in flat], np.float64).reshape(array.shape)
         missing = np.isnan(parsed)
         if missing.any():
-            raise cells.refuse(missing, "is not a number", "Mend or drop such rows.")
+            raise cells.refuse(missing, "is not a number", "Fix or drop such rows.")
         return parsed
     hint = "Convert it to float32, int32 or uint8 before it is loaded."
-    raise cells.refuse_whole(f"has the dtype {array.dtype}, which holds no plain numbers", hint, "data_dtype")
+    raise cells.refuse_whole(f"has the dtype {array.dtype}, which is not a numeric dtype", hint, "data_dtype")
 
 
 def _parse(cell: object) -> float:

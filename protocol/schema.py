@@ -28,13 +28,15 @@ MOST_FEATURES = 1_000
 class Feature:
     """One model input.
 
-    shape: of one example (batches prepend B); () is a single number. columns: names of the CSV columns that make up
-    the flattened example, in row-major order, or () for an array feature. low, high: inclusive bounds of the raw
-    values. offset, scale: normalisation ``(x - offset) * scale``, one number or one per element of the flattened
-    example.
-    A column of text is read in one of two ways. encoding ``utf-8``: its bytes, uint8 of shape (L,), zeros after them;
-    a text that is empty or takes more than L bytes is all zeros. vocabulary: the text's place in it, from 1, as int32;
-    0 for any other text. A cell that is a number counts as its text in canonical JSON.
+    shape: of one example (batches prepend B); () is a single number.
+    columns: names of the CSV columns that make up the flattened example, in row-major order, or () for an array
+        feature.
+    low, high: inclusive bounds of the raw values.
+    offset, scale: normalisation ``(x - offset) * scale``, one number or one per element of the flattened example. A
+        column of text is read in one of two ways. encoding ``utf-8``: its bytes, uint8 of shape (L,), zeros after them;
+        a text that is empty or takes more than L bytes is all zeros.
+    vocabulary: the text's place in it, from 1, as int32; 0 for any other text. A cell that is a number counts as its
+        text in canonical JSON.
     Raises errors.ConfigurationError (``schema_invalid``).
     """
 
@@ -79,7 +81,7 @@ class Feature:
     def to_json(self) -> dict[str, Any]:
         """Every field by name, as JSON values; those of text only where they are set."""
         text = {"encoding": self.encoding, "vocabulary": None if self.vocabulary is None else list(self.vocabulary)}
-        return _set(text) | {
+        return _defined_fields(text) | {
             "name": self.name,
             "dtype": self.dtype,
             "shape": list(self.shape),
@@ -96,10 +98,11 @@ class Label:
     """What the model learns to tell: one number per example.
 
     classes: the raw labels (text or numbers) in class order, mapped to 0 … n-1 (dtype int32 then); None when the data
-    holds the number itself: a class index (int32) or a value (float32), within the inclusive bounds low, high.
-    column: the CSV column, `name` when None. others: what becomes of rows whose label is none of the classes: they are
-    refused, or dropped before anything sees them. constant: of rows that have no label: each has this number, and no
-    column is read.
+        holds the number itself: a class index (int32) or a value (float32), within the inclusive bounds low, high.
+    column: the CSV column, `name` when None.
+    others: what becomes of rows whose label is none of the classes: they are refused, or dropped before anything sees
+        them.
+    constant: of rows that have no label: each has this number, and no column is read.
     """
 
     name: str
@@ -125,7 +128,7 @@ class Label:
     def to_json(self) -> dict[str, Any]:
         """Every field by name, as JSON values; ``others`` and ``constant`` only where they are set."""
         rare = {"others": None if self.others == "refused" else self.others, "constant": self.constant}
-        return _set(rare) | {
+        return _defined_fields(rare) | {
             "name": self.name,
             "dtype": self.dtype,
             "classes": None if self.classes is None else list(self.classes),
@@ -148,14 +151,14 @@ class DataSchema:
         if not all(isinstance(feature, Feature) for feature in listed) or not isinstance(
             cast(object, self.label), Label
         ):
-            raise _invalid("Parts in the data schema: it has a tuple of Features, (Feature(...),), and one Label.")
+            raise _invalid("The parts in the data schema must be a tuple of Features, (Feature(...),), and one Label.")
         names = [*(feature.name for feature in self.features), self.label.name]
         sources = list(self.sources)
         _require(
             "schema",
             [
                 (0 < len(self.features) <= MOST_FEATURES, f"it needs 1 to {MOST_FEATURES} features"),
-                (len(set(names)) == len(names), "features and label must have names of their own"),
+                (len(set(names)) == len(names), "features and label must have distinct names"),
                 (len(set(sources)) == len(sources), "no two features, and not the label, may read the same column"),
             ],
         )
@@ -200,10 +203,12 @@ class DataSchema:
         What this schema has checked before comes back equal.
 
         arrays: by feature name, or by the names of the feature's columns (`[N]` each; numbers or text); the label by
-        its name or its column. source: where they come from, for messages. Casts are those of `rows`, none of which
-        changes a value but float64 → float32 rounding. Raises errors.DataError naming the column and the row (the
-        first is 1) of the first bad cell, how many more there are, what the schema expects and how to mend it; also
-        for arrays that are missing, surplus, empty or of unequal length.
+            its name or its column.
+        source: where they come from, for messages. Casts are those of `rows`, none of which changes a value but float64
+            → float32 rounding.
+        Raises errors.DataError naming the column and the row (the first is 1) of the first bad cell, how many more
+        there are, what the schema expects and how to mend it; also for arrays that are missing, surplus, empty or of
+        unequal length.
         """
         rows = self.fitting(arrays, source)
         check_left(rows, self.label, source)
@@ -247,7 +252,7 @@ class DataSchema:
             missing = [column for column in names if column not in arrays]
             if missing:
                 raise errors.DataError(
-                    f"{source}: {_listed(missing)} missing; found {', '.join(sorted(arrays)[:20]) or 'nothing'}.",
+                    f"{source}: {_list_columns(missing)} missing; found {', '.join(sorted(arrays)[:20]) or 'nothing'}.",
                     hint=f"The schema reads {self._reads()}.",
                     code="data_missing",
                     column=missing[0],
@@ -255,7 +260,7 @@ class DataSchema:
             masked = [column for column in names if isinstance(arrays[column], np.ma.MaskedArray)]
             if masked:
                 raise errors.DataError(
-                    f"{source}: {_listed(masked)} masked, and a mask would be dropped without a word.",
+                    f"{source}: {_list_columns(masked)} masked, and the mask would be silently dropped.",
                     hint="Leave out the masked rows, or fill them, before handing the array over.",
                     code="data_masked",
                     column=masked[0],
@@ -264,7 +269,7 @@ class DataSchema:
         surplus = sorted(set(arrays) - {column for group in given.values() for column in group})
         if surplus:
             raise errors.DataError(
-                f"{source}: {_listed(surplus)} not in the schema.",
+                f"{source}: {_list_columns(surplus)} not in the schema.",
                 hint=f"Leave them out; the schema reads {self._reads()}.",
                 code="data_surplus",
                 column=surplus[0],
@@ -311,7 +316,7 @@ def _frozen(value: object) -> object:
     return tuple(cast(list[object], value)) if isinstance(value, list) else value
 
 
-def _set(fields: Mapping[str, Any]) -> dict[str, Any]:
+def _defined_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None}
 
 
@@ -334,7 +339,7 @@ def _require(name: object, rules: list[tuple[bool, str]]) -> None:
             raise _invalid(f"{str(name)[:64]!r} in the data schema: {why}.")
 
 
-def _listed(names: list[str]) -> str:
+def _list_columns(names: list[str]) -> str:
     shown = ", ".join(repr(name) for name in names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
     return f"column {shown} is" if len(names) == 1 else f"columns {shown} are"
 

@@ -76,10 +76,13 @@ class SecureTerms(Signed):
     """What a signed task says of its attempt of secure aggregation.
 
     corrupt, dropout: the fractions of clients that may side with the coordinator, and that may vanish; with the size of
-    the roster they fix the number of neighbours and the threshold (`coterie.privacy.secagg.parameters`), which every
-    client computes for itself. min_clients: the fewest whose sum may be opened. max_clients, weight_cap: the most
-    clients, and the largest weight of one, for which the rings of `sections` have room. noise: what each client adds to
-    its vector, if anything. phase_ms: how long a phase may last.
+        the roster they fix the number of neighbours and the threshold (`coterie.privacy.secagg.parameters`), which
+        every client computes for itself.
+    min_clients: the fewest whose sum may be opened.
+    max_clients, weight_cap: the most clients, and the largest weight of one, for which the rings of `sections` have
+        room.
+    noise: what each client adds to its vector, if anything.
+    phase_ms: how long a phase may last.
     """
 
     attempt: AttemptId
@@ -94,7 +97,7 @@ class SecureTerms(Signed):
     phase_ms: Milliseconds
 
     @model_validator(mode="after")
-    def _rises(self) -> Self:
+    def _require_order(self) -> Self:
         if self.max_clients < self.min_clients:
             raise ValueError(f"max_clients {self.max_clients} must not be below min_clients {self.min_clients}")
         return self
@@ -107,8 +110,10 @@ def _without_none(written: dict[str, Any]) -> dict[str, Any]:
 
 class AdvertiseKeys(Request):
     """Two fresh X25519 public keys, and the device's Ed25519 signature over them and what they are for
-    (`coterie.privacy.secagg.roster.keys_message`). endorsement: of the device's identity, if it has one; it needs no
-    other signature, and whoever takes it away has one endorsed client less.
+    (`coterie.privacy.secagg.roster.keys_message`).
+
+    endorsement: of the device's identity, if it has one; it needs no other signature, and whoever takes it away has one
+        endorsed client less.
     """
 
     mask_key: AgreementKey
@@ -142,9 +147,11 @@ class RosterEntry(Response):
 class Roster(Response):
     """Who takes part.
 
-    clients: how many. neighbours, threshold: what the coordinator computed from that number; a client computes it too.
-    position: the reader's own place. digest: of all clients' entries in order. entries: the reader's neighbours in the
-    mode ``semi_honest``, all clients in ``consistent``, by ascending place.
+    clients: how many.
+    neighbours, threshold: what the coordinator computed from that number; a client computes it too.
+    position: the reader's own place.
+    digest: of all clients' entries in order.
+    entries: the reader's neighbours in the mode ``semi_honest``, all clients in ``consistent``, by ascending place.
     """
 
     clients: Clients
@@ -178,8 +185,9 @@ Places = Annotated[str, StringConstraints(min_length=4, max_length=180_000, patt
 class Survivors(Response):
     """Whose masked vectors are in the sum; the same message for every client.
 
-    alive: one bit for each place, bit p & 7 of byte p >> 3, in base64. dealt: who dealt shares, and so is part of the
-    graph of masks, likewise. digest: of both (`coterie.privacy.secagg.survivors.survivors_digest`).
+    alive: one bit for each place, bit p & 7 of byte p >> 3, in base64.
+    dealt: who dealt shares, and so is part of the graph of masks, likewise.
+    digest: of both (`coterie.privacy.secagg.survivors.survivors_digest`).
     """
 
     alive: Places
@@ -216,7 +224,10 @@ class Reveal(Request):
 
 
 class Outcome(Response):
-    """What became of the attempt. cause, detail: why there is no sum."""
+    """What became of the attempt.
+
+    cause, detail: why there is no sum.
+    """
 
     state: Literal["open", "summed", "failed"]
     cause: Token | None = None

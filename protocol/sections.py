@@ -22,10 +22,12 @@ LONGEST_NAME = 64
 class SectionSpec:
     """One named section.
 
-    length: number of elements. slices: the (start, stop) of the global layout that it covers, rising and apart,
-    summing to `length`; empty for an extra vector that lies outside the layout (metric sums, counters). segments:
-    lengths of the runs that a codec may scale on its own (one per tensor); ``(length,)`` when not given. rows: the
-    number of rows of each run, 1 when not given. denominator: what a weighted mean divides by, None for a sum.
+    length: number of elements.
+    slices: the (start, stop) of the global layout that it covers, rising and apart, summing to `length`; empty for an
+        extra vector that lies outside the layout (metric sums, counters).
+    segments: lengths of the runs that a codec may scale on its own (one per tensor); ``(length,)`` when not given.
+    rows: the number of rows of each run, 1 when not given.
+    denominator: what a weighted mean divides by, None for a sum.
     value_range: inclusive bounds that every decoded element must keep.
     """
 
@@ -168,11 +170,13 @@ class SectionSpec:
             raise errors.InputError(f"A section has exactly the fields {', '.join(_FIELDS)}.", code="section_invalid")
         try:
             return SectionSpec(
-                name=_typed(fields["name"], str),
-                length=_typed(fields["length"], int),
-                slices=tuple((_typed(a, int), _typed(b, int)) for a, b in _typed(fields["slices"], list)),
-                segments=tuple(_typed(n, int) for n in _typed(fields["segments"], list)),
-                rows=tuple(_typed(n, int) for n in _typed(fields["rows"], list)),
+                name=_require_type(fields["name"], str),
+                length=_require_type(fields["length"], int),
+                slices=tuple(
+                    (_require_type(a, int), _require_type(b, int)) for a, b in _require_type(fields["slices"], list)
+                ),
+                segments=tuple(_require_type(n, int) for n in _require_type(fields["segments"], list)),
+                rows=tuple(_require_type(n, int) for n in _require_type(fields["rows"], list)),
                 reduction=fields["reduction"],
                 denominator=fields["denominator"],
                 value_range=_range(fields["value_range"]),
@@ -186,7 +190,7 @@ class SectionSpec:
 _FIELDS = ("name", "length", "slices", "segments", "rows", "reduction", "denominator", "value_range")
 
 
-def _typed(value: object, kind: type[Any]) -> Any:
+def _require_type(value: object, kind: type[Any]) -> Any:
     if not isinstance(value, kind) or isinstance(value, bool):
         raise TypeError(f"{str(value)[:64]} is not {kind.__name__}")
     return value
@@ -195,7 +199,7 @@ def _typed(value: object, kind: type[Any]) -> Any:
 def _range(value: object) -> tuple[float, float] | None:
     if value is None:
         return None
-    low, high = _typed(value, list)
+    low, high = _require_type(value, list)
     if not all(isinstance(edge, int | float) and not isinstance(edge, bool) for edge in (low, high)):
         raise TypeError(f"{str(value)[:64]} is not a range")
     return float(low), float(high)

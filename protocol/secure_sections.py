@@ -23,9 +23,11 @@ than the public norm and was shortened; 1 if one of its sums was held to the pub
 class SecureSection(Signed):
     """One section in the ring.
 
-    values: ring numbers. bits: the ring is 2**bits. top: the largest number of one client, for each unit of its weight
-    where the section is a weighted mean. norm: of ``grid`` and ``noised``, the public bound of the vector's Euclidean
-    norm. low, step: of ``fixed``, a number c stands for ``low + step * c``.
+    values: ring numbers.
+    bits: the ring is 2**bits.
+    top: the largest number of one client, for each unit of its weight where the section is a weighted mean.
+    norm: of ``grid`` and ``noised``, the public bound of the vector's Euclidean norm.
+    low, step: of ``fixed``, a number c stands for ``low + step * c``.
     """
 
     name: Token

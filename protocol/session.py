@@ -45,8 +45,8 @@ Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_-]{0,31}$")]
 class PartyRole(Signed):
     """A place in a session for one party.
 
-    name: by which messages are addressed. party: the organisation that takes it, the name under which its partners pin
-    its key.
+    name: by which messages are addressed.
+    party: the organisation that takes it, the name under which its partners pin its key.
     """
 
     name: Name
@@ -56,8 +56,10 @@ class PartyRole(Signed):
 class SessionTerms(Signed):
     """What all parties of a session must agree on; their keys are bound to its digest.
 
-    session: its id. roles: who takes part. stages: the names under which messages are sent. message_limit: the most
-    bytes of one sealed message.
+    session: its id.
+    roles: who takes part.
+    stages: the names under which messages are sent.
+    message_limit: the most bytes of one sealed message.
     """
 
     session: SessionId
@@ -78,10 +80,13 @@ class SessionTerms(Signed):
 class SessionCreate(Request):
     """A session as it is asked for.
 
-    name: for people. roles: at least two, each with a name of its own. stages: what is sent, by name. message_limit:
-    the most bytes of one sealed message. party_quota, session_quota: the most bytes that wait in the mailbox, of one
-    sender and of all. message_ttl_s: after how many seconds an unread message expires. expires_s: after how many
-    seconds the session ends.
+    name: for people.
+    roles: at least two, each with a name of its own.
+    stages: what is sent, by name.
+    message_limit: the most bytes of one sealed message.
+    party_quota, session_quota: the most bytes that wait in the mailbox, of one sender and of all.
+    message_ttl_s: after how many seconds an unread message expires.
+    expires_s: after how many seconds the session ends.
     """
 
     name: Label
@@ -97,14 +102,14 @@ class SessionCreate(Request):
     def _distinct(self) -> Self:
         names = [role.name for role in self.roles]
         if len(set(names)) != len(names):
-            raise ValueError("each role must have a name of its own")
+            raise ValueError("each role must have its own name")
         parties = [role.party for role in self.roles]
         if len(set(parties)) != len(parties):
             raise ValueError("each role must be for another party, since keys are pinned by its name")
         if len(set(self.stages)) != len(self.stages):
-            raise ValueError("each stage must have a name of its own")
+            raise ValueError("each stage must have its own name")
         if KEYS_STAGE in self.stages:
-            raise ValueError(f"the stage {KEYS_STAGE!r} is kept for the exchange of keys")
+            raise ValueError(f"the stage {KEYS_STAGE!r} is reserved for the exchange of keys")
         return self
 
 
@@ -114,8 +119,10 @@ SessionState = Literal["open", "ended"]
 class PartyView(Response):
     """A party as the coordinator knows it. That word alone proves nothing: partners pin the key.
 
-    role: its place. party: the organisation's name. public_key: its identity; null until it has joined. held_bytes:
-    bytes that it has sent and nobody has acknowledged yet.
+    role: its place.
+    party: the organisation's name.
+    public_key: its identity; null until it has joined.
+    held_bytes: bytes that it has sent and nobody has acknowledged yet.
     """
 
     role: Name
@@ -128,7 +135,10 @@ class PartyView(Response):
 
 
 class SessionView(Response):
-    """A session as it stands. reason: why it ended: `ended`, `expired`, or the role of the party that ended it."""
+    """A session as it stands.
+
+    reason: why it ended: `ended`, `expired`, or the role of the party that ended it.
+    """
 
     id: SessionId
     name: Label
@@ -144,26 +154,38 @@ class SessionView(Response):
 
 
 class SessionCreated(SessionView):
-    """A new session. tokens: by role, what its party joins with; the only time that they are shown."""
+    """A new session.
+
+    tokens: by role, what its party joins with; the only time that they are shown.
+    """
 
     tokens: dict[str, str]
 
 
 class SessionEnd(Request):
-    """Why a session ends. detail: for people, without data."""
+    """Why a session ends.
+
+    detail: for people, without data.
+    """
 
     detail: Detail = ""
 
 
 class PartyJoin(Request):
-    """A party takes its role. public_key: its identity."""
+    """A party takes its role.
+
+    public_key: its identity.
+    """
 
     public_key: PublicKey
 
 
 class PartyJoined(Response):
-    """A party has its role. party: its id in this session. terms: what its keys are bound to. nonce: of its first
-    signed request.
+    """A party has its role.
+
+    party: its id in this session.
+    terms: what its keys are bound to.
+    nonce: of its first signed request.
     """
 
     party: PartyId
@@ -174,7 +196,10 @@ class PartyJoined(Response):
 
 
 class MessageHeader(Signed):
-    """Where a message belongs; its seal is bound to all of it. sequence: from 0 in each (stage, sender, recipient)."""
+    """Where a message belongs; its seal is bound to all of it.
+
+    sequence: from 0 in each (stage, sender, recipient).
+    """
 
     session: SessionId
     stage: Name
@@ -190,8 +215,9 @@ class MessageHeader(Signed):
 class KeyOffer(Signed):
     """A fresh X25519 key of one party for one other, signed by its identity key. It travels in the stage ``keys``.
 
-    terms: digest of the session's terms as the sender was told them. key: 32 bytes, hex. identity: the sender's Ed25519
-    key, which the recipient must have pinned.
+    terms: digest of the session's terms as the sender was told them.
+    key: 32 bytes, hex.
+    identity: the sender's Ed25519 key, which the recipient must have pinned.
     """
 
     session: SessionId
@@ -237,7 +263,10 @@ class Acknowledged(Response):
 
 
 class HeldMessage(Response):
-    """A message that waits to be acknowledged, without its body. size: its sealed bytes."""
+    """A message that waits to be acknowledged, without its body.
+
+    size: its sealed bytes.
+    """
 
     stage: Name
     sender: Name

@@ -80,7 +80,7 @@ class SigningKey:
         if not create_durably(path, self._pem(), mode=0o600):
             raise errors.ConfigurationError(
                 f"{path} exists already.",
-                hint="Move it away first: an overwritten key is lost for ever.",
+                hint="Move it away first: an overwritten key cannot be recovered.",
                 code="key_exists",
             )
 
@@ -152,7 +152,7 @@ def verify(public: str, domain: Domain, message: bytes, signature: str) -> None:
     """
     if not re.fullmatch(PUBLIC_PATTERN, public) or not re.fullmatch(SIGNATURE_PATTERN, signature):
         raise errors.Unauthenticated(
-            "A public key is 64 hex digits and a signature 88 characters of base64; these are not.",
+            "A public key must be 64 hex digits, and a signature 88 characters of base64.",
             code="signature_invalid",
         )
     try:

@@ -51,8 +51,9 @@ class Spread:
     """One metric over clients, each counting once whatever its number of examples.
 
     worst_decile: the mean over the worst tenth of the clients, at least one: those with the highest values for a loss
-    or an error, with the lowest for everything else (see `lower_is_better`). best_decile: the other end. deviation: the
-    standard deviation between clients. Each is as exact as the grid.
+        or an error, with the lowest for everything else (see `lower_is_better`).
+    best_decile: the other end.
+    deviation: the standard deviation between clients. Each is as exact as the grid.
     """
 
     clients: int
@@ -84,7 +85,7 @@ def section(metrics: Sequence[str]) -> SectionSpec:
     """The section of an evaluation's update beside its metric sums: one histogram per metric but ``examples``, in
     their order, each over the grid.
     """
-    return SectionSpec.extra(SECTION, len(_measured(metrics)) * len(GRID), value_range=(0.0, 1.0))
+    return SectionSpec.extra(SECTION, len(_names_without_examples(metrics)) * len(GRID), value_range=(0.0, 1.0))
 
 
 def histogram(metrics: Sequence[str], sums: MetricSums) -> npt.NDArray[np.float32]:
@@ -92,7 +93,7 @@ def histogram(metrics: Sequence[str], sums: MetricSums) -> npt.NDArray[np.float3
 
     A mean halfway between two values of the grid counts at the lower one. Without examples all is zero.
     """
-    named = _measured(metrics)
+    named = _names_without_examples(metrics)
     counts = np.zeros((len(named), len(GRID)), np.float32)
     means = sums.means()
     if means:
@@ -107,7 +108,7 @@ def counted(metrics: Sequence[str], vector: npt.NDArray[np.float32], *, clients:
 
     Raises errors.UpdateRefused (``metric_invalid``) unless each metric counts every one of ``clients`` clients once.
     """
-    named = _measured(metrics)
+    named = _names_without_examples(metrics)
     counts = np.asarray(vector, np.float64).reshape(len(named), len(GRID))
     if (counts != np.round(counts)).any() or (counts < 0).any() or (counts.sum(axis=1) != clients).any():
         raise errors.UpdateRefused(
@@ -129,7 +130,7 @@ def clients(vector: npt.NDArray[np.float32]) -> int:
 
 def uncounted(metrics: Sequence[str], sums: MetricSums) -> npt.NDArray[np.float64]:
     """The inverse of `counted`: the section of an accumulator over the clients that the sums count."""
-    named = {name: row for row, name in enumerate(_measured(metrics))}
+    named = {name: row for row, name in enumerate(_names_without_examples(metrics))}
     counts = np.zeros((len(named), len(GRID)), np.float64)
     for name, value in sums.sums.items():
         if name.startswith(CLIENTS):
@@ -153,7 +154,7 @@ def lower_is_better(metric: str) -> bool:
     return metric.rpartition("_")[2] in ("loss", "error", "perplexity", "mse", "mae", "rmse")
 
 
-def _measured(metrics: Sequence[str]) -> list[str]:
+def _names_without_examples(metrics: Sequence[str]) -> list[str]:
     return [name for name in metrics if name != EXAMPLES]
 
 

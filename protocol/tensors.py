@@ -232,7 +232,7 @@ def _info(name: str, entry: object, base: int, limits: TensorLimits) -> TensorIn
         )
     # An empty tensor may state any sizes beside its 0, but of some no array can be made.
     if 0 in shape and math.prod(n for n in shape if n) > LARGEST_INTEGER // 8:
-        raise _refused("header_invalid", f"Tensor {shown!r} has a shape whose sizes no array can have")
+        raise _refused("header_invalid", f"Tensor {shown!r} has a shape that is too large for an array")
     size = math.prod(shape) * DTYPES[code].itemsize
     if offsets[1] - offsets[0] != size:
         raise _refused(

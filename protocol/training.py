@@ -15,16 +15,19 @@ HELD_OUT = seed_of("coterie-holdout-1")
 
 def batch_order(rows: int, seed: int, epoch: int) -> npt.NDArray[np.int64]:
     """The order in which a pass takes the rows, int64 [rows]: the stable order of the first `rows` 64-bit words of the
-    stream of ``("coterie-train-1", "order", seed, epoch)``, numbers in decimal. epoch: from 0.
+    stream of ``("coterie-train-1", "order", seed, epoch)``, numbers in decimal.
+
+    epoch: from 0.
     """
     words = long_words(seed_of(LABEL, "order", str(seed), str(epoch)), 0, rows)
     return np.argsort(words, kind="stable")
 
 
 def random_inputs(seed: int, step: int, count: int) -> npt.NDArray[np.float32]:
-    """The numbers in [0, 1) that one step's random inputs take together, float32 [count]: numbers
-    [step · count, (step + 1) · count) of the stream of ``("coterie-train-1", "random", seed)``, 24 bits of each 32-bit
-    word. step: from 0. The inputs take them in the order in which the manifest names them.
+    """The numbers in [0, 1) that one step's random inputs take together, float32 [count]: numbers [step · count, (step
+    + 1) · count) of the stream of ``("coterie-train-1", "random", seed)``, 24 bits of each 32-bit word.
+
+    step: from 0. The inputs take them in the order in which the manifest names them.
     """
     return uniforms(seed_of(LABEL, "random", str(seed)), step * count, (step + 1) * count)
 

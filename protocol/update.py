@@ -324,7 +324,7 @@ def _open(source: bytes | Path, limits: UpdateLimits) -> TensorFile:
         return open_tensors(source, bounds)
     except errors.TensorFileError as error:
         code = {"too_large": "too_large", "truncated": "truncated"}.get(error.reason, "wrong_format")
-        raise errors.UpdateRefused(f"The update is no valid tensor file: {error.message}", code=code) from None
+        raise errors.UpdateRefused(f"The update is not a valid tensor file: {error.message}", code=code) from None
 
 
 def _header(file: TensorFile) -> UpdateHeader:

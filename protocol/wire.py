@@ -99,13 +99,13 @@ def message_error(kind: type[BaseModel], error: ValidationError) -> errors.Input
     more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
     return errors.InputError(
         f"This is not a valid {kind.__name__}: {first.rstrip('.')}{more}.",
-        hint=_mend(faults[0], kind),
+        hint=_hint_for(faults[0], kind),
         code="message_invalid",
         errors=faults,
     )
 
 
-def _mend(fault: Mapping[str, str], kind: type[BaseModel]) -> str | None:
+def _hint_for(fault: Mapping[str, str], kind: type[BaseModel]) -> str | None:
     """What to do about a fault, where its own words tell it."""
     name, detail = fault["pointer"].removeprefix("/").replace("/", "."), fault["detail"]
     if detail == _UNKNOWN:

@@ -28,9 +28,12 @@ _DRAFT = 1000
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """What somebody wants of an audit. canaries, rounds: None for as many as the claim needs. claimed: the ε to be held
-    against, None for the experiment's own. delta: of the claim, where the experiment has none. confidence: of the
-    answer.
+    """What somebody wants of an audit.
+
+    canaries, rounds: None for as many as the claim needs.
+    claimed: the ε to be held against, None for the experiment's own.
+    delta: of the claim, where the experiment has none.
+    confidence: of the answer.
     """
 
     canaries: int | None
@@ -73,7 +76,10 @@ def no_canaries(experiment: Experiment) -> str | None:
 
 
 def audited(experiment: Experiment, asked: Asked, *, length: int, room: int, clients: int) -> Audited:
-    """The experiment as it is audited. length: weights of its model; room: those of them that canaries may move;
+    """The experiment as it is audited.
+
+    length: weights of its model.
+    room: those of them that canaries may move.
     clients: how many honest ones there are.
 
     Raises errors.ExperimentError as `claim_of` does, and where the experiment cannot have such a cohort.
@@ -83,9 +89,9 @@ def audited(experiment: Experiment, asked: Asked, *, length: int, room: int, cli
     if because is None and isinstance(experiment.privacy, UserLevel):
         count = asked.canaries or min(_enough_for_marks(experiment, asked, honest, length), room - 1)
         return _by_marks(experiment, asked, honest, count, length)
-    delta, claimed = _claim(_shaped(experiment, _DRAFT, asked.rounds), asked, length)
+    delta, claimed = _claim(_fit_to_audit(experiment, _DRAFT, asked.rounds), asked, length)
     count = asked.canaries or min(canaries_for(claimed, delta, confidence=asked.confidence), room - 1)
-    shaped = _shaped(experiment, honest + count, asked.rounds)
+    shaped = _fit_to_audit(experiment, honest + count, asked.rounds)
     delta, claimed = _claim(shaped, asked, length)
     return Audited(
         experiment=shaped,
@@ -104,7 +110,7 @@ def _no_marks(experiment: Experiment) -> str | None:
     if not isinstance(experiment.privacy, UserLevel):
         return None
     if experiment.secure is not None and experiment.secure.groups is not None:
-        return "a robust rule stands between the noise of the groups and what is seen, and no test is known for that"
+        return "a robust rule is applied after the noise of the groups, and no test is known for that"
     return None
 
 
@@ -126,7 +132,7 @@ def _enough_for_marks(experiment: Experiment, asked: Asked, honest: int, length:
 
 
 def _by_marks(experiment: Experiment, asked: Asked, honest: int, canaries: int, length: int) -> Audited:
-    shaped = _shaped(experiment, honest + canaries, asked.rounds)
+    shaped = _fit_to_audit(experiment, honest + canaries, asked.rounds)
     delta, claimed = _claim(shaped, asked, length)
     if not isinstance(shaped.privacy, UserLevel):
         raise InternalError("Only noise on sums is audited by marks.")
@@ -139,7 +145,7 @@ def _by_marks(experiment: Experiment, asked: Asked, honest: int, canaries: int, 
     terms = Terms(
         delta=delta,
         claimed=claimed,
-        halved=2 * strongest / _surplus(shaped),
+        halved=2 * strongest / _noise_surplus(shaped),
         unnoised=strongest / hidden,
         confidence=each,
     )
@@ -168,10 +174,10 @@ def _claim(shaped: Experiment, asked: Asked, length: int) -> tuple[float, float 
 def _strengths(shaped: Experiment, white: Matrix) -> Matrix:
     privacy, policy = shaped.privacy, shaped.rounds
     most = privacy.max_participations if isinstance(privacy, UserLevel) else None
-    return expected_strengths(white, apart=_apart(shaped), most=most or policy.rounds)
+    return expected_strengths(white, apart=_rounds_apart(shaped), most=most or policy.rounds)
 
 
-def _surplus(shaped: Experiment) -> float:
+def _noise_surplus(shaped: Experiment) -> float:
     """How much larger the noise of a whole cohort is than what is asked for: shares are made for those alone that do
     not work together with the coordinator.
     """
@@ -182,20 +188,20 @@ def _surplus(shaped: Experiment) -> float:
     return math.sqrt(policy.cohort / honest)
 
 
-def _apart(experiment: Experiment) -> int:
+def _rounds_apart(experiment: Experiment) -> int:
     """Rounds from one participation of a device to its next one."""
     privacy, rest = experiment.privacy, experiment.rounds.rest_rounds + 1
     return max(rest, privacy.min_separation) if isinstance(privacy, UserLevel) else rest
 
 
-def _shaped(experiment: Experiment, clients: int, rounds: int | None) -> Experiment:
+def _fit_to_audit(experiment: Experiment, clients: int, rounds: int | None) -> Experiment:
     """The experiment for so many clients, all of which take part as often as they may; nobody measures, and nothing
     ends it early.
     """
     policy, privacy = experiment.rounds, experiment.privacy
     asked_epsilon = not isinstance(privacy, UserLevel) or privacy.epsilon is not None
     count = min(policy.rounds, ROUNDS if asked_epsilon else policy.rounds) if rounds is None else rounds
-    cohort = clients // min(_apart(experiment), count)
+    cohort = clients // min(_rounds_apart(experiment), count)
     if isinstance(privacy, UserLevel):
         times = privacy.max_participations or count
         cohort = min(cohort, max(1, times * clients // count))

@@ -35,7 +35,8 @@ def centralised(
     """The experiment on all clients' rows put together: what there would be to gain without privacy.
 
     clients: as in `simulate`. A round goes through all rows ``epochs`` times. Of the pool the same share of rows is
-    held out, but not the same rows. Raises what `simulate` raises.
+        held out, but not the same rows.
+    Raises what `simulate` raises.
     """
     if not clients:
         raise ExperimentError(
@@ -45,7 +46,7 @@ def centralised(
         )
     parts = [_rows(source, experiment.schema, number) for number, source in enumerate(clients)]
     pool = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-    return simulate_full(_alone(experiment), [pool], trainer=trainer)
+    return simulate_full(_for_one_client(experiment), [pool], trainer=trainer)
 
 
 @dataclass(frozen=True)
@@ -61,14 +62,14 @@ class LocalOnly:
 
     def mean(self, metric: str) -> float:
         """Over the clients. Raises ExperimentError (``not_measured``) when none measured it."""
-        return float(np.mean(self._measured(metric)))
+        return float(np.mean(self._require_metric(metric)))
 
     def worst_decile(self, metric: str, *, lowest: bool = True) -> float:
         """The mean over the tenth of the clients, at least one, with the lowest values (the highest, for a loss)."""
-        values = sorted(self._measured(metric), reverse=not lowest)
+        values = sorted(self._require_metric(metric), reverse=not lowest)
         return float(np.mean(values[: ceil(len(values) / 10)]))
 
-    def _measured(self, metric: str) -> tuple[float, ...]:
+    def _require_metric(self, metric: str) -> tuple[float, ...]:
         values = self.last(metric)
         if not values:
             raise ExperimentError(
@@ -85,7 +86,8 @@ def local_only(
     """Each client trains by itself from the same first weights: what it has without the others.
 
     clients: as in `simulate`. Each is measured as the experiment says: on the experiment's evaluation rows, or else on
-    the rows that it holds out itself. Raises what `simulate` raises.
+        the rows that it holds out itself.
+    Raises what `simulate` raises.
     """
     if not clients:
         raise ExperimentError(
@@ -93,11 +95,11 @@ def local_only(
             hint="Give the rows of each client: paths, or arrays by name.",
             code="no_clients",
         )
-    alone = _alone(experiment)
+    alone = _for_one_client(experiment)
     return LocalOnly(tuple(simulate_full(alone, [source], trainer=trainer) for source in clients))
 
 
-def _alone(experiment: Experiment) -> Experiment:
+def _for_one_client(experiment: Experiment) -> Experiment:
     """The experiment for one client."""
     policy = experiment.rounds.model_dump(exclude=set(_OF_MANY))
     # A schedule of a number that only the method has goes with the method.

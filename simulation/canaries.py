@@ -41,10 +41,12 @@ BEYOND = 10.0
 class CanaryAudit:
     """What was proven, and the run that it was proven from.
 
-    verdict: of the claim, None where nothing was claimed. epsilon: the lower bound, at `delta` with `confidence`; cap:
-    the highest that could have been found. marks: the judgement that takes the noise for Gaussian, None where there is
-    none to judge; guesses: the one that assumes nothing, None where there was no run. because: what stands in the way
-    of a better answer.
+    verdict: of the claim, None where nothing was claimed.
+    epsilon: the lower bound, at `delta` with `confidence`.
+    cap: the highest that could have been found.
+    marks: the judgement that takes the noise for Gaussian, None where there is none to judge.
+    guesses: the one that assumes nothing, None where there was no run.
+    because: what stands in the way of a better answer.
     """
 
     verdict: Verdict | None
@@ -99,23 +101,24 @@ def audit_by_canaries(
     canary was chosen.
 
     canaries: None for as many as it takes to tell noise of half the size from the claim, as far as the model has room
-    for them. rounds: None for at most four where an ε was asked for, else for all. norm: of a canary's update; ten
-    times the clip where the experiment has one, else 1. claimed: the ε to be held against; what the experiment's
-    `UserLevel` claims for these rounds when None, and nothing without one. delta: of the claim, where the experiment
-    has none.
-    The run is by threads, since a canary is known by its task.
+        for them.
+    rounds: None for at most four where an ε was asked for, else for all.
+    norm: of a canary's update; ten times the clip where the experiment has one, else 1.
+    claimed: the ε to be held against; what the experiment's `UserLevel` claims for these rounds when None, and nothing
+        without one.
+    delta: of the claim, where the experiment has none. The run is by threads, since a canary is known by its task.
     Raises errors.ExperimentError (``audit_nothing``) for an experiment that trains nothing and when nothing was
     released, errors.ArgumentValueError for canaries that are too few, or as many as the model has weights, and what
     `simulate_full` raises.
     """
     if experiment.rounds.purpose != "train":
         raise ExperimentError(
-            f"Experiment {experiment.name!r} trains nothing, so there is nothing to look at.", code="audit_nothing"
+            f"Experiment {experiment.name!r} trains nothing, so there is nothing to audit.", code="audit_nothing"
         )
     asked = Asked(canaries=canaries, rounds=rounds, claimed=claimed, delta=delta, confidence=confidence)
     impossible = no_canaries(experiment)
     if impossible is not None:
-        return _cannot(impossible, asked)
+        return _cannot_tell(impossible, asked)
     manifest = compile_plan(experiment).plan.manifest
     held, moved = _places(manifest)
     terms = audited(experiment, asked, length=manifest.layout.size, room=len(held), clients=len(clients))
@@ -134,12 +137,12 @@ def audit_by_canaries(
     result = simulate_full(seen, everyone, trainer=watching, workers=workers, on_event=on_event)
     if not released:
         raise ExperimentError(
-            "No round of the audited run released anything, so there is nothing to look at.", code="audit_nothing"
+            "No round of the audited run released anything, so there is nothing to audit.", code="audit_nothing"
         )
-    return _judged(terms, marked, np.stack(released, axis=1), watching.chosen, result.history)
+    return _judge(terms, marked, np.stack(released, axis=1), watching.chosen, result.history)
 
 
-def _cannot(because: str, asked: Asked) -> CanaryAudit:
+def _cannot_tell(because: str, asked: Asked) -> CanaryAudit:
     """The answer without a run."""
     return CanaryAudit(
         verdict="cannot tell",
@@ -191,7 +194,7 @@ def _read(experiment: Experiment, source: DataSource, number: int) -> DataSource
         raise
 
 
-def _judged(
+def _judge(
     terms: Audited, marked: Canaries, scores: Vector, chosen: Mapping[int, set[int]], history: History
 ) -> CanaryAudit:
     """scores: ``[canaries, releases]``."""

@@ -21,8 +21,10 @@ Places = npt.NDArray[np.int64]
 @dataclass(frozen=True)
 class CanaryTrainer:
     """A trainer that gives the clients from `first` on a canary's update of this norm, or zeros where the canary's coin
-    leaves it out, and trains the others. places: of the canaries' directions in the change of the weights. chosen:
-    which canaries were chosen for a round, written as rounds go by.
+    leaves it out, and trains the others.
+
+    places: of the canaries' directions in the change of the weights.
+    chosen: which canaries were chosen for a round, written as rounds go by.
     """
 
     inner: Trainer

@@ -10,7 +10,10 @@ from coterie.simulation.work import DIVERGED
 
 
 def evaluated(trainer: Trainer, work: LocalWork, metrics: tuple[str, ...]) -> engine.Event:
-    """What a version is worth on the rows of the work; metrics: those of all rows together."""
+    """What a version is worth on the rows of the work.
+
+    metrics: those of all rows together.
+    """
     manifest = work.plan.manifest
     try:
         sums = trainer.evaluate(work)

@@ -72,7 +72,11 @@ def identity(experiment: Experiment, plan: Plan, initial: str, clients: int) -> 
 
 
 class CheckpointFolder:
-    """Where a run is kept. identity: see `identity`. policy: how many rounds there are to be, and their schedule."""
+    """Where a run is kept.
+
+    identity: see `identity`.
+    policy: how many rounds there are to be, and their schedule.
+    """
 
     def __init__(self, folder: Path, identity: Mapping[str, Any], policy: RoundPolicy) -> None:
         """Raises ConfigurationError (``run_in_use``) where another process keeps a run."""
@@ -143,13 +147,13 @@ class CheckpointFolder:
             raise damaged(path, str(error)) from error
         if other is not None:
             raise ExperimentError(
-                f"The checkpoint {path} is of the form {other[:40]!r}, and this version of coterie reads {_FORMAT!r}.",
-                hint="Continue with the version of coterie that wrote it, or take another folder.",
+                f"The checkpoint {path} has the format {other[:40]!r}; this version of coterie reads {_FORMAT!r}.",
+                hint="Continue with the version of coterie that wrote it, or use another folder.",
                 code="checkpoint_mismatch",
             )
         raise ExperimentError(
             f"The checkpoint {path} is of another experiment, seed, round policy or number of clients{found}.",
-            hint="Continue with what it was begun with (only the number of rounds may grow), or take another folder.",
+            hint="Continue with the same settings (only the number of rounds may grow), or use another folder.",
             code="checkpoint_mismatch",
         )
 
@@ -176,7 +180,7 @@ class CheckpointFolder:
         if there is None:
             return ""
         told = [
-            f"{_NAMES[name]} differ" if name in _NAMES else f"{name} was {_shown(was)} and is {_shown(now)}"
+            f"{_NAMES[name]} differ" if name in _NAMES else f"{name} was {_format(was)} and is {_format(now)}"
             for name, was, now in _unequal(there, self._made_of)
         ]
         if planned["rounds"] > self._policy.rounds:
@@ -204,7 +208,7 @@ def _unequal(there: Mapping[str, Any], here: Mapping[str, Any]) -> Iterator[tupl
         yield from ((key, before.get(key), after[key]) for key in after if before.get(key) != after[key])
 
 
-def _shown(value: Any) -> str:
+def _format(value: Any) -> str:
     text = value if isinstance(value, str) else json.dumps(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
 
@@ -212,7 +216,7 @@ def _shown(value: Any) -> str:
 def _of_kind(value: Any, *kinds: type | None) -> Any:
     """The value. Raises TypeError for one of another kind."""
     if not isinstance(value, tuple(type(None) if kind is None else kind for kind in kinds)):
-        raise TypeError(f"{str(value)[:40]!r} stands where there must be another kind of value")
+        raise TypeError(f"{str(value)[:40]!r} has the wrong type")
     return value
 
 

@@ -35,7 +35,8 @@ class Claim:
             holder = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip() or "unknown"
             raise ConfigurationError(
                 f"Another run (process {holder}) keeps its versions and checkpoints in {folder}.",
-                hint="Let it end, or give this one another folder: simulate(..., folder=), or a name of its own.",
+                hint="Wait until it ends, or give this one another folder: simulate(..., folder=), or a name of "
+                "its own.",
                 code="run_in_use",
             ) from None
         except OSError:

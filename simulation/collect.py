@@ -32,9 +32,13 @@ _SERVED = 2
 
 @dataclass(frozen=True, kw_only=True)
 class Aggregate:
-    """What became of a round's updates. version: the new one, kept already; state: of the server, for the next round;
-    metrics: the training sums; rejected: how many updates were unusable; clipped: how many of a secret sum were
-    shortened, None in the open and where that is not released.
+    """What became of a round's updates.
+
+    version: the new one, kept already.
+    state: of the server, for the next round.
+    metrics: the training sums.
+    rejected: how many updates were unusable.
+    clipped: how many of a secret sum were shortened, None in the open and where that is not released.
     """
 
     version: str
@@ -63,7 +67,9 @@ class Collector:
     A fold takes in four at a time. It is done by the run's threads, while the next updates come: by few of them, since
     each step over a block needs the interpreter, which clients need too.
 
-    base: the version that the round began with. fold: of the round; reading: what makes its parts of answers.
+    base: the version that the round began with.
+    fold: of the round.
+    reading: what makes its parts of answers.
     """
 
     manifest: Manifest
@@ -82,7 +88,9 @@ class Collector:
 
     def add(self, trained: Trained, lag: Lag | None = None) -> bool:
         """Look at the whole update, then hold it until there are enough to fold. An unusable one is counted as
-        rejected, never half added. lag: None for an update of the round's own version. Whether it is usable.
+        rejected, never half added.
+
+        lag: None for an update of the round's own version. Whether it is usable.
         """
         try:
             self._held.append(self.reading(trained, lag))
@@ -162,7 +170,10 @@ def in_the_open(manifest: Manifest, terms: CountTerms, base: str) -> Reading:
 
 
 def in_secret(groups: Mapping[int, int]) -> Reading:
-    """How the answers are read that are only ever seen in a sum. groups: the place of each client's group."""
+    """How the answers are read that are only ever seen in a sum.
+
+    groups: the place of each client's group.
+    """
 
     def read(trained: Trained, lag: Lag | None) -> RingPart:
         if trained.update is None or trained.refused is not None:

@@ -26,7 +26,9 @@ def infer_members(
     trainer: Trainer | str | None = None,
 ) -> Membership:
     """Attack the newest version of a simulation by the loss of single rows: members are rows that its clients trained
-    on, outsiders are rows that they held out. rows: the most of each kind, taken from all clients alike.
+    on, outsiders are rows that they held out.
+
+    rows: the most of each kind, taken from all clients alike.
 
     Raises errors.ExperimentError (``audit_nothing``) where nobody holds out rows, or there are too few.
     """

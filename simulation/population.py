@@ -33,7 +33,7 @@ class VirtualClients(Sequence[DataSource]):
     no more memory than ten.
 
     rows(number): a client's rows, by feature and label name, or whatever else a device takes as its data; the same for
-    the same number each time, and callable from several threads.
+        the same number each time, and callable from several threads.
     Raises ConfigurationError for a count below one.
     """
 
@@ -65,8 +65,9 @@ class VirtualClients(Sequence[DataSource]):
     def of(arrays: Arrays, parts: Sequence[NDArray[np.int64]]) -> "VirtualClients":
         """Clients over one data set, each with the rows of its part, taken out when it is chosen.
 
-        arrays: of one common length. parts: row numbers, one array per client, as the partitioners return them; the
-        changes that belong to a partition are made each time.
+        arrays: of one common length.
+        parts: row numbers, one array per client, as the partitioners return them; the changes that belong to a
+            partition are made each time.
         """
         return VirtualClients(len(parts), lambda number: rows_of(arrays, parts, number))
 
@@ -105,8 +106,12 @@ class Facts:
 
 @dataclass(frozen=True)
 class Client:
-    """One client in one round. state: what it has committed; shard(): its rows, loaded when asked for. source: the name
-    of its data where that is a file, a folder or ``module:function``, which another process can read itself.
+    """One client in one round.
+
+    state: what it has committed.
+    shard(): its rows, loaded when asked for.
+    source: the name of its data where that is a file, a folder or ``module:function``, which another process can read
+        itself.
     """
 
     number: int
@@ -186,7 +191,9 @@ class Population:
         self.standings[number] = Standing(loss, round, 1 + (before.times if before else 0))
 
     def candidates(self, policy: RoundPolicy, round: int, privacy: Privacy | None = None) -> list[Candidate]:
-        """The clients that a round may choose from, by the rules of eligibility. privacy: what is accounted for.
+        """The clients that a round may choose from, by the rules of eligibility.
+
+        privacy: what is accounted for.
 
         What a policy asks of the rows is looked up in them, once for each client; a policy that asks nothing loads
         nobody's rows.

@@ -14,8 +14,9 @@ def prepare(
 ) -> Prepared:
     """What all of these clients answer, and the schema that follows.
 
-    clients, engine, workers: see `simulate_full`. asked: see `Survey.ask`. Raises ExperimentError
-    (``survey_unanswered``, for a round that was abandoned too), and as both of these do.
+    clients, engine, workers: see `simulate_full`.
+    asked: see `Survey.ask`.
+    Raises ExperimentError (``survey_unanswered``, for a round that was abandoned too), and as both of these do.
     """
     experiment = survey.ask(clients=len(clients), **asked)
     run = simulate_full(experiment, clients, engine=engine, workers=workers)

@@ -41,7 +41,10 @@ class RunningSum:
 
 @dataclass
 class RingSurvey:
-    """The evaluations of one round on their way into a sum. base: digest of the version that is measured."""
+    """The evaluations of one round on their way into a sum.
+
+    base: digest of the version that is measured.
+    """
 
     manifest: Manifest
     base: str
@@ -59,7 +62,7 @@ class RingSurvey:
         fewest = max(self.running.terms.min_clients, FEWEST_CLIENTS)
         if summed.survivors < fewest:
             raise errors.UpdateRefused(
-                f"{summed.survivors} clients have evaluated; a sum is opened from {fewest} on.",
+                f"{summed.survivors} clients have evaluated; a sum is opened only over {fewest} or more.",
                 code="too_few_clients",
             )
         return secure_evaluation(

@@ -73,7 +73,10 @@ class Rounds:
     traffic: Traffic = field(default_factory=Traffic)
 
     def run(self, on_round: Callable[[RoundRecord], None]) -> History:
-        """The rounds that are left. on_round: called after each."""
+        """The rounds that are left.
+
+        on_round: called after each.
+        """
         policy = self.experiment.rounds
         if self.progress.finished is not None:
             return History(tuple(self.records), self.progress.finished.value, self.progress.kept)
@@ -142,9 +145,9 @@ class Rounds:
         if last is not None:
             self.air.close(last)
         while not round.phase.final:
-            events = self._do(round, action)
+            events = self._perform_next(round, action)
             if not events:
-                raise InternalError(f"Round {round.number} stands still in {round.phase.value}.")
+                raise InternalError(f"Round {round.number} is stuck in {round.phase.value}.")
             for event in events:
                 if round.phase.final:
                     break
@@ -158,7 +161,7 @@ class Rounds:
         if engine.Close("train") in engine.due(round):
             self.air.close()
 
-    def _do(self, round: engine.Round, action: StartRound) -> list[engine.Event]:
+    def _perform_next(self, round: engine.Round, action: StartRound) -> list[engine.Event]:
         """Do the first of what is due, and say what happened. Deadlines pass at once, since everybody has answered."""
         self._take_back(round)
         match next(entry for entry in engine.due(round) if not isinstance(entry, engine.Close)):
@@ -172,15 +175,15 @@ class Rounds:
             case engine.Do(engine.Work.COMMIT):
                 return [engine.Committed()]
             case engine.Ask(kind="train", slots=slots) if round.config.buffered:
-                return self._fly(round, slots)
+                return self._run_buffered(round, slots)
             case engine.Ask(kind="train"):
-                return self._train(round, self._asked(round, action))
+                return self._train(round, self._assignment_of(round, action))
             case engine.Ask(kind="evaluate"):
-                return self._survey(round, self._asked(round, action))
+                return self._survey(round, self._assignment_of(round, action))
             case _:
                 return []
 
-    def _asked(self, round: engine.Round, action: StartRound) -> Assignment:
+    def _assignment_of(self, round: engine.Round, action: StartRound) -> Assignment:
         return self._assignment(round.number, round.version or round.base, action.hyper)
 
     def _assignment(self, number: int, base: str, hyper: Mapping[str, float]) -> Assignment:
@@ -202,7 +205,7 @@ class Rounds:
         clients = [self.population.client(number) for number in chosen]
         manifest, state = self.plan.manifest, self.server_state
         assignment = with_terms(self.experiment, manifest, assignment, "train", state)
-        order = self._lots(f"groups/{assignment.round}", chosen)
+        order = self._random_order(f"groups/{assignment.round}", chosen)
         self._collector = collector(self.experiment, manifest, assignment, order, state, self.shares)
         self.watch(round.number, "train", 0, len(clients))
         weights = self.versions.read(assignment.base)
@@ -218,7 +221,7 @@ class Rounds:
         events += [engine.UpdateAccepted() for _ in chosen]
         return events if len(chosen) == round.config.cohort else [*events, engine.DeadlinePassed("train")]
 
-    def _fly(self, round: engine.Round, count: int) -> list[engine.Event]:
+    def _run_buffered(self, round: engine.Round, count: int) -> list[engine.Event]:
         """Keep the clients of a buffered round at work, and let the one come back that is done first.
 
         A client has one say in a buffer, so those that are in it stay at home until the round is over. Nobody starts on
@@ -355,10 +358,10 @@ class Rounds:
         policy, everybody = self.experiment.rounds, range(len(self.population))
         only = policy.purpose == "evaluate"
         asked = [int(one.id) for one in self.population.candidates(policy, round)] if only else everybody
-        order = self._lots(f"evaluate/{round}", asked)
+        order = self._random_order(f"evaluate/{round}", asked)
         return sorted(islice((number for number in order if self.population.facts(number).can_evaluate), count))
 
-    def _lots(self, purpose: str, numbers: Sequence[int]) -> list[int]:
+    def _random_order(self, purpose: str, numbers: Sequence[int]) -> list[int]:
         """The numbers in an order drawn by lot, from the experiment's seed."""
         text = f"{self.experiment.seed}/{purpose}"
         generator = np.random.Generator(np.random.PCG64(int(sha256_hex(text.encode()), 16)))

@@ -27,7 +27,10 @@ from coterie.simulation.work import Assignment, task_id
 def with_terms(
     experiment: Experiment, manifest: Manifest, assignment: Assignment, kind: Literal["train", "evaluate"], state: State
 ) -> Assignment:
-    """The assignment with the terms of the round's secret sum, where there is to be one. state: the server's."""
+    """The assignment with the terms of the round's secret sum, where there is to be one.
+
+    state: the server's.
+    """
     if experiment.secure is None:
         return assignment
     digest = sha256_hex(f"{assignment.seed}/attempt/{kind}/{assignment.round}".encode())
@@ -53,7 +56,9 @@ def collector(
     shares: Shares,
 ) -> Collector:
     """What takes the updates of a round of these clients, in an order drawn by lot: one by one, clipped and noised, or
-    in secret sums, for which the clients go into the groups in turn. state: the server's.
+    in secret sums, for which the clients go into the groups in turn.
+
+    state: the server's.
     """
     policy, noise, secure = experiment.rounds, _central_noise(experiment, assignment), experiment.secure
     if assignment.secure is not None and secure is not None:

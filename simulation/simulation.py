@@ -50,8 +50,8 @@ Tensors = Mapping[str, NDArray[np.float32]]
 class Simulation:
     """A finished simulation: its history, its plan, the newest version's weights and the best one's.
 
-    states: what each client has committed, by its number; clients without state are absent. clients: how many there
-    are.
+    states: what each client has committed, by its number; clients without state are absent.
+    clients: how many there are.
     """
 
     history: History
@@ -66,8 +66,9 @@ class Simulation:
         """An ONNX file of the model with its weights inside.
 
         client: whose model, where each client's is its own; its state is the one that it committed last, whatever
-        version is taken. Raises PlanRefused (``plan_stage_absent``) for an external plan, ExperimentError
-        (``personal_model``) where a client must be named, ConfigurationError (``client_unknown``).
+            version is taken.
+        Raises PlanRefused (``plan_stage_absent``) for an external plan, ExperimentError (``personal_model``) where a
+        client must be named, ConfigurationError (``client_unknown``).
         """
         return inference_file(
             self.plan.manifest,
@@ -83,7 +84,8 @@ class Simulation:
         """What the model says of each row, ``[rows, …]``.
 
         rows: as the experiment takes them, with or without the label; classes that its schema leaves out are kept.
-        client: as for `infer`. Raises DataError naming the column, and what `infer` raises.
+        client: as for `infer`.
+        Raises DataError naming the column, and what `infer` raises.
         """
         manifest = self.plan.manifest
         manifest.stage("infer")
@@ -97,20 +99,21 @@ class Simulation:
             return None
         if not 0 <= client < self.clients:
             raise ConfigurationError(
-                f"There is no client {client}: the simulation's are 0 to {self.clients - 1}.", code="client_unknown"
+                f"There is no client {client}: the clients of the simulation are 0 to {self.clients - 1}.",
+                code="client_unknown",
             )
         return of_plan(self.states.get(client, {}))
 
     def save_infer(self, path: str | Path, *, client: int | None = None, best: bool = True) -> Path:
         """Write `infer` to a file, whole or not at all, and return its path."""
-        return _written(Path(path), self.infer(client=client, best=best))
+        return _write_file(Path(path), self.infer(client=client, best=best))
 
     def save_weights(self, path: str | Path, *, best: bool = True) -> Path:
         """Write the version's weights as a safetensors file, whole or not at all, and return its path."""
-        return _written(Path(path), encode_tensors(self.best if best else self.weights))
+        return _write_file(Path(path), encode_tensors(self.best if best else self.weights))
 
 
-def _written(path: Path, data: bytes) -> Path:
+def _write_file(path: Path, data: bytes) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     write_durably(path, data)
     return path
@@ -167,14 +170,16 @@ def simulate_full(
     """Run an experiment over virtual clients.
 
     clients: each client's rows: arrays by feature and label name, or whatever else a device takes as its data (a file,
-    a folder, a function, a data set; see `load_data`); `VirtualClients` makes them when they are chosen. engine: where
-    clients work: ``threads`` or ``processes`` (see docs/simulation.md). workers: clients that work at once, each on one
-    thread of its own; the result does not depend on it. trainer: needed for an ``ExternalModel``; a value, or its name
-    ``module:attribute``, which engines with processes need; None runs the plan's graphs.
-    on_event: gets one ``round`` event per round; without one, a line of progress is kept on a terminal. watch: told how
-    many clients of a round are done. folder: where model versions (``<sha256>.safetensors``) and, after every round, a
-    checkpoint and the run's files (``rounds.jsonl``, ``rounds.csv``, ``rounds.svg``; see `write_run`) are kept; None
-    for nowhere. resume: continue from the folder's checkpoint, if it has one.
+        a folder, a function, a data set; see `load_data`); `VirtualClients` makes them when they are chosen.
+    engine: where clients work: ``threads`` or ``processes`` (see docs/simulation.md).
+    workers: clients that work at once, each on one thread of its own; the result does not depend on it.
+    trainer: needed for an ``ExternalModel``; a value, or its name ``module:attribute``, which engines with processes
+        need; None runs the plan's graphs.
+    on_event: gets one ``round`` event per round; without one, a line of progress is kept on a terminal.
+    watch: told how many clients of a round are done.
+    folder: where model versions (``<sha256>.safetensors``) and, after every round, a checkpoint and the run's files
+        (``rounds.jsonl``, ``rounds.csv``, ``rounds.svg``; see `write_run`) are kept; None for nowhere.
+    resume: continue from the folder's checkpoint, if it has one.
 
     Each round takes ``cohort`` clients, by the policy's selection from the experiment's seed and the round's number,
     all of them when there are fewer. Deadlines and over-selection do not matter here: nobody is late.
@@ -211,7 +216,7 @@ def simulate_full(
     trusted = experiment.rounds.trusted
     if trusted is not None and not (trusted.isdecimal() and int(trusted) < len(population)):
         raise ExperimentError(
-            f"The trusted client {trusted!r} is none of the simulation's, which are 0 to {len(population) - 1}.",
+            f"The trusted client {trusted!r} is not in the simulation, whose clients are 0 to {len(population) - 1}.",
             hint="Name a client by its number: RoundPolicy(trusted='3').",
             code="trusted_unknown",
         )
@@ -257,18 +262,18 @@ def simulate_full(
         if found is not None:
             rounds.restore(found)
 
-        def written(history: History) -> History:
+        def write_history(history: History) -> History:
             if place is not None:
                 write_run(place, experiment.name, history)
             return history
 
-        def done(record: RoundRecord) -> None:
+        def after_round(record: RoundRecord) -> None:
             if kept is not None:
                 kept.save(rounds.checkpoint())
-            written(History(tuple(rounds.records)))
+            write_history(History(tuple(rounds.records)))
             told(record.to_dict())
 
-        history = written(rounds.run(done))
+        history = write_history(rounds.run(after_round))
         told({"event": "finished", "reason": history.reason, "best": history.best, "seconds": time.monotonic() - begun})
         return Simulation(
             history=history,

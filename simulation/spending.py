@@ -15,8 +15,11 @@ from coterie.protocol.privacy import ExampleLevel, UserLevel
 
 @dataclass
 class Spending:
-    """Counts rounds in their order. length: of the weights that are noised. draws: how a device draws its rows, without
-    which nobody knows what `ExampleLevel` costs. The mutable fields are the rounds that were paid for, and with what.
+    """Counts rounds in their order.
+
+    length: of the weights that are noised.
+    draws: how a device draws its rows, without which nobody knows what `ExampleLevel` costs. The mutable fields are the
+        rounds that were paid for, and with what.
     """
 
     experiment: Experiment
@@ -34,7 +37,7 @@ class Spending:
             return record
         if isinstance(privacy, ExampleLevel) and self.draws is None:
             return record
-        if not isinstance(privacy, UserLevel) or _released(record):
+        if not isinstance(privacy, UserLevel) or _released_sum(record):
             secure, before = self.experiment.secure, tuple(self._paid)
             self._events += cost_of(
                 privacy, secure, policy, record.round, released=before, length=self.length, draws=self.draws
@@ -45,6 +48,6 @@ class Spending:
         return replace(record, epsilon=epsilon if math.isfinite(epsilon) else None, delta=delta)
 
 
-def _released(record: RoundRecord) -> bool:
+def _released_sum(record: RoundRecord) -> bool:
     """Whether a noised sum of the round came to be: one that failed later is paid for too."""
     return record.state == "committed" or record.cause == Cause.AGGREGATE_FAILED

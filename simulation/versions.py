@@ -39,7 +39,7 @@ class Versions:
         name = digest.hexdigest()
         self._vectors[name], self._sizes[name] = weights, size
         if self._folder is not None:
-            write_durably(self._kept(self._folder, name), tensor_chunks(self._layout.unflatten(weights)))
+            write_durably(self._path_of(self._folder, name), tensor_chunks(self._layout.unflatten(weights)))
         return name
 
     def add_tensors(self, weights: Tensors) -> str:
@@ -53,7 +53,7 @@ class Versions:
         if digest not in self._vectors:
             if self._folder is None:
                 raise StorageError(f"Version {digest[:12]} was not kept.", hint="Give the simulation a folder.")
-            data = read_named(self._kept(self._folder, digest), digest)
+            data = read_named(self._path_of(self._folder, digest), digest)
             self._vectors[digest] = self._layout.flatten(decode_tensors(data))
             self._sizes[digest] = len(data)
         view = self._vectors[digest].view()
@@ -77,7 +77,7 @@ class Versions:
         self._sizes = {digest: size for digest, size in self._sizes.items() if digest in wanted}
 
     @staticmethod
-    def _kept(folder: Path, digest: str) -> Path:
+    def _path_of(folder: Path, digest: str) -> Path:
         return folder / f"{digest}.safetensors"
 
 
@@ -88,7 +88,7 @@ def read_named(path: Path, digest: str) -> bytes:
     except OSError as error:
         raise damaged(path, str(error)) from error
     if sha256_hex(data) != digest:
-        raise damaged(path, "its content is not what it was when it was written")
+        raise damaged(path, "its content has changed since it was written")
     return data
 
 
@@ -96,6 +96,6 @@ def damaged(path: Path, why: str) -> StorageError:
     """A file of a run that cannot be used."""
     return StorageError(
         f"{path} cannot be read: {why}.",
-        hint="Take another folder, or start anew without resume.",
+        hint="Use another folder, or start again without resume.",
         code="checkpoint_damaged",
     )

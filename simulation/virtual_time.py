@@ -19,7 +19,11 @@ from coterie.protocol.canonical import sha256_hex
 
 @dataclass(frozen=True, order=True)
 class Flight:
-    """A task that is out. Ordered by when it comes back; number: of its client; place: of its base (see `Round`)."""
+    """A task that is out. Ordered by when it comes back.
+
+    number: of its client.
+    place: of its base (see `Round`).
+    """
 
     due: float
     sequence: int

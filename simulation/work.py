@@ -47,10 +47,14 @@ DIVERGED = "metric_invalid"
 class Assignment:
     """What the clients of one round are given, apart from the weights.
 
-    base: the digest of the version; seed: of the experiment; threads: of one client's training. secure: the terms of
-    the attempt as JSON text, where clients are only ever seen in a sum; None where updates come in the open. local:
-    the noise that each client adds by itself, as JSON text. promised: whether what comes of the round is differentially
-    private, so that a client tells nothing but what noise will hide.
+    base: the digest of the version.
+    seed: of the experiment.
+    threads: of one client's training.
+    secure: the terms of the attempt as JSON text, where clients are only ever seen in a sum; None where updates come in
+        the open.
+    local: the noise that each client adds by itself, as JSON text.
+    promised: whether what comes of the round is differentially private, so that a client tells nothing but what noise
+        will hide.
     """
 
     experiment: str
@@ -73,11 +77,13 @@ class Assignment:
 class Trained:
     """What a client sends back, and the state that stays pending with it.
 
-    sections: the vectors, for a codec that changes no value, which are usable; update: else the update's bytes, as on
-    the wire, or what goes into a secret sum (see `coterie.simulation.ring`). size: the bytes that cross the wire in
-    either case. loss: the mean while training, where it was measured. refused: why there is no update, where what the
-    client has trained is not usable. diverged: whether that is for NaN or infinity. slices: of
-    sections that it covers in part, what it holds of them.
+    sections: the vectors, for a codec that changes no value, which are usable.
+    update: else the update's bytes, as on the wire, or what goes into a secret sum (see `coterie.simulation.ring`).
+    size: the bytes that cross the wire in either case.
+    loss: the mean while training, where it was measured.
+    refused: why there is no update, where what the client has trained is not usable.
+    diverged: whether that is for NaN or infinity.
+    slices: of sections that it covers in part, what it holds of them.
     """
 
     number: int
@@ -97,7 +103,10 @@ class Trained:
 @dataclass(frozen=True, kw_only=True)
 class Measured:
     """A client's evaluation: the bytes of its update, which holds sums over its held-out rows, or what goes into a
-    secret sum; refused: why there is none. size: the bytes that cross the wire.
+    secret sum.
+
+    refused: why there is none.
+    size: the bytes that cross the wire.
     """
 
     number: int
@@ -172,7 +181,7 @@ class Workplace:
             state=result.client_state,
             slices=result.slices,
         )
-        return self._leaving(told, state, assignment, result.finite)
+        return self._encode_result(told, state, assignment, result.finite)
 
     def _put_in(self, number: int, made: Contribution, state: Tensors, assignment: Assignment) -> Trained:
         """What a client sends under a promise of privacy, whatever became of its training."""
@@ -186,20 +195,20 @@ class Workplace:
             state=made.state,
         )
         if assignment.local is not None:
-            told = self._noised(told, assignment)
-        left = self._leaving(told, state, assignment, frozenset())
+            told = self._with_local_noise(told, assignment)
+        left = self._encode_result(told, state, assignment, frozenset())
         if left.refused is None:
             return left
         instead = zeros(self.plan.manifest.sections, of_plan(state))
         silent = replace(told, sections=instead.sections, state=instead.state)
-        return self._leaving(silent, state, assignment, frozenset())
+        return self._encode_result(silent, state, assignment, frozenset())
 
-    def _leaving(self, told: Trained, state: Tensors, assignment: Assignment, finite: frozenset[str]) -> Trained:
+    def _encode_result(self, told: Trained, state: Tensors, assignment: Assignment, finite: frozenset[str]) -> Trained:
         """What was made, as it crosses the wire; ``refused`` where it cannot. finite: sections that need no look."""
         if assignment.secure is not None:
-            return self._summed(told, assignment)
+            return self._encode_in_ring(told, assignment)
         if self._codec == PLAIN:
-            return self._plain(told, assignment, finite)
+            return self._plain_result(told, assignment, finite)
         try:
             update, codec_state = self._encode(told, state, assignment)
         except UpdateRefused as error:
@@ -254,14 +263,14 @@ class Workplace:
                 raise
             return None
 
-    def _noised(self, told: Trained, assignment: Assignment) -> Trained:
+    def _with_local_noise(self, told: Trained, assignment: Assignment) -> Trained:
         """With local noise, from the experiment's seed: see `in_ring`."""
         terms = LocalTerms.model_validate_json(assignment.local or "")
         seed = derive(f"{assignment.seed}/local/{assignment.round}/{told.number}".encode(), "coterie-simulation")
         sections = privatised(self.plan.manifest, told.sections, terms, Source(seed))
         return replace(told, sections=sections)
 
-    def _summed(self, told: Trained, assignment: Assignment) -> Trained:
+    def _encode_in_ring(self, told: Trained, assignment: Assignment) -> Trained:
         weight = min(told.weight, assignment.weight_cap)
         try:
             update, size = in_ring(self.plan.manifest, "train", told.number, told.sections, weight, assignment)
@@ -269,7 +278,7 @@ class Workplace:
             return replace(told, sections={}, **_unusable(error))
         return replace(told, size=size, sections={}, update=update)
 
-    def _plain(self, told: Trained, assignment: Assignment, finite: frozenset[str]) -> Trained:
+    def _plain_result(self, told: Trained, assignment: Assignment, finite: frozenset[str]) -> Trained:
         """Never encoded, since that changes no value; and looked at here, where clients work side by side. finite:
         sections that need no look.
         """
@@ -365,7 +374,7 @@ def _check(spec: SectionSpec, vector: NDArray[Any], *, known_finite: bool) -> No
     if spec.value_range is not None:
         low, high = spec.value_range
         if not bool(((vector >= low) & (vector <= high)).all()):
-            raise UpdateRefused(f"Section {spec.name!r} leaves the range {low} to {high}.", code="out_of_range")
+            raise UpdateRefused(f"Section {spec.name!r} is outside the range {low} to {high}.", code="out_of_range")
 
 
 def _name(error: Exception, number: int, assignment: Assignment) -> None:

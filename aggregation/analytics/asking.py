@@ -12,8 +12,8 @@ from coterie.aggregation.analytics.noise import Noised, check_ring, checked, dev
 from coterie.aggregation.analytics.query import Query
 from coterie.aggregation.analytics.rule import (
     LARGEST_EXACT,
+    SETTINGS,
     TALLY,
-    TOLD,
     Rule,
     largest_of,
     method,
@@ -49,13 +49,15 @@ def ask(
 
     batch_size: rows that a device adds up at a time; when None 256, or as many as keep whole sums exact.
     secure_aggregation: as in `Experiment`; unless it is False, each client's sums may reach 2**24 for up to 255
-    clients, and less for more (2**23 from 256 on), so that all fit its ring. privacy: hides every client as a whole, in
-    the population's ledger; its ``clip`` is in rows: see `coterie.aggregation.analytics.bound`.
-    Where the coordinator noises secret sums, the experiment's is wider by what rounding them needs. policy: further
-    fields of the `RoundPolicy`, such as ``min_updates`` and ``deadline_s``. Raises errors.ExperimentError
-    (``query_invalid``) for a column that the schema does not have or the query cannot be asked of, for a batch that is
-    too large, for privacy that sums cannot have, and for so many noised sums that a secure ring has no room for them;
-    ``query_hopeless`` where noise is larger than anything that so many clients can say.
+        clients, and less for more (2**23 from 256 on), so that all fit its ring.
+    privacy: hides every client as a whole, in the population's ledger; its ``clip`` is in rows: see
+        `coterie.aggregation.analytics.bound`. Where the coordinator noises secret sums, the experiment's is wider by
+        what rounding them needs.
+    policy: further fields of the `RoundPolicy`, such as ``min_updates`` and ``deadline_s``.
+    Raises errors.ExperimentError (``query_invalid``) for a column that the schema does not have or the query cannot be
+    asked of, for a batch that is too large, for privacy that sums cannot have, and for so many noised sums that a
+    secure ring has no room for them; ``query_hopeless`` where noise is larger than anything that so many clients can
+    say.
     """
     _require_kinds(query, schema)
     if batch_size is not None:
@@ -70,7 +72,7 @@ def ask(
     feature = columns.get(query.column)
     elements = 1 if feature is None else feature.size
 
-    def asked(rule: Rule, privacy: Noised | None) -> Experiment:
+    def experiment_of(rule: Rule, privacy: Noised | None) -> Experiment:
         most = most_rows(rule, elements)
         _check(query, feature, batch_size or 1, most)
         model = _Asked(rule, feature, len(columns) == 1)
@@ -93,23 +95,26 @@ def ask(
     if privacy is None:
         # Sums that nobody sees alone share a ring; many clients have less room in it each.
         reach = LARGEST_EXACT if secure_aggregation is False else largest_of(clients)
-        return asked(replace(query.rule, largest=reach), None)
+        return experiment_of(replace(query.rule, largest=reach), None)
     what = f"The query {query.rule.name}"
     terms = Terms(clip=checked(what, privacy).clip, noise=1.0, elements=elements)
     # How much noise there is, depends on how the experiment's rounds run, and it knows that itself.
     provisional = query.noised(terms)
     shapes = shapes_of(provisional)
-    wider = with_room(asked(provisional, privacy), shapes)
-    check_ring(what, asked(provisional, wider), shapes, provisional.size)
-    terms = replace(terms, noise=deviation(asked(provisional, wider), shapes))
+    wider = with_room(experiment_of(provisional, privacy), shapes)
+    check_ring(what, experiment_of(provisional, wider), shapes, provisional.size)
+    terms = replace(terms, noise=deviation(experiment_of(provisional, wider), shapes))
     terms.require_hope(query.rule.name, clients)
-    return asked(query.noised(terms), wider)
+    return experiment_of(query.noised(terms), wider)
 
 
 @dataclass(frozen=True)
 class Foreseen:
-    """What noise will make of an answer, known before it is paid for. error: the standard error of every count of
-    rows. needed: of fewer rows in all than this no mean is said. counted: so many rows count at most.
+    """What noise will make of an answer, known before it is paid for.
+
+    error: the standard error of every count of rows.
+    needed: of fewer rows in all than this no mean is said.
+    counted: so many rows count at most.
     """
 
     error: float
@@ -196,25 +201,25 @@ class _Asked(Module):
     def __call__(self, params: Parameters, x: Any, mode: Mode = EVAL) -> Array:
         """``[B]`` for a feature; ``[B, sizes of all parameters]`` for the label."""
         if self.feature is not None:
-            values = _raw(x if self.alone else x[self.feature.name], self.feature)
-            told = {name: params[TOLD + name] for name in self.rule.told}
-            return xp.sum(self.rule.contribute(values, told) * params[TALLY], axis=1)
+            values = _raw_values(x if self.alone else x[self.feature.name], self.feature)
+            settings = {name: params[SETTINGS + name] for name in self.rule.settings}
+            return xp.sum(self.rule.contribute(values, settings) * params[TALLY], axis=1)
         rows = x.shape[0] if self.alone else next(iter(x.values())).shape[0]
         packed = xp.concat([xp.reshape(params[name], (-1,)) for name in self.specs()])
         return xp.broadcast_to(packed, (rows, packed.size))
 
     def of_label(self, prediction: Array, label: Array) -> Array:
         """−⟨θ, φ(label)⟩, ``[B]``."""
-        told: dict[str, Array] = {}
+        settings: dict[str, Array] = {}
         at = self.rule.size
-        for name, value in self.rule.told.items():
-            told[name] = xp.reshape(prediction[0, at : at + value.size], value.shape)
+        for name, value in self.rule.settings.items():
+            settings[name] = xp.reshape(prediction[0, at : at + value.size], value.shape)
             at += value.size
         values = xp.reshape(xp.astype(label, xp.float32), (label.shape[0], 1))
-        return -xp.sum(self.rule.contribute(values, told) * prediction[:, : self.rule.size], axis=1)
+        return -xp.sum(self.rule.contribute(values, settings) * prediction[:, : self.rule.size], axis=1)
 
 
-def _raw(x: Array, feature: Feature) -> Array:
+def _raw_values(x: Array, feature: Feature) -> Array:
     """The values as devices hold them, ``[B, elements]`` in float32: the normalisation of the schema undone."""
     values = x if x.dtype.name == "float32" else xp.astype(x, xp.float32)
     if feature.is_normalised:

@@ -41,8 +41,11 @@ LEAST = 4.0
 
 @dataclass(frozen=True, kw_only=True)
 class Terms:
-    """What a query must know to be noised. clip: in rows; 0 where there is no noise. noise: its deviation on every sum
-    as it is sent. elements: how many numbers a row of the column has.
+    """What a query must know to be noised.
+
+    clip: in rows; 0 where there is no noise.
+    noise: its deviation on every sum as it is sent.
+    elements: how many numbers a row of the column has.
     """
 
     clip: float = 0.0
@@ -59,16 +62,16 @@ class Terms:
         )
 
     @staticmethod
-    def told_in(query: str, told: npt.NDArray[np.float32]) -> Terms:
-        """The inverse of `told`. Raises errors.InputError (``query_mismatch``) for what is none."""
-        if told.shape == (3,) and (told > 0).all():
-            noise, clip, elements = (float(value) for value in told)
+    def from_settings(query: str, settings: npt.NDArray[np.float32]) -> Terms:
+        """The inverse of `settings`. Raises errors.InputError (``query_mismatch``) for what is none."""
+        if settings.shape == (3,) and (settings > 0).all():
+            noise, clip, elements = (float(value) for value in settings)
             try:
                 return Terms.read(query, clip, noise, elements)
             except errors.ExperimentError:
                 pass
         raise errors.InputError(
-            f"What this version says of its noise is not what a version of the query {query} says.",
+            f"The noise that this version states does not match the query {query}.",
             hint="Read the version of the experiment that was made from this very query, as its coordinator keeps it.",
             code="query_mismatch",
         )
@@ -79,7 +82,7 @@ class Terms:
         return {"clip": self.clip, "noise": self.noise, "elements": float(self.elements)} if self.clip else {}
 
     @property
-    def told(self) -> dict[str, npt.NDArray[np.float32]]:
+    def settings(self) -> dict[str, npt.NDArray[np.float32]]:
         """What versions say of it; nothing without noise."""
         return {NOISE: np.array([self.noise, self.clip, self.elements], np.float32)} if self.clip else {}
 
@@ -90,10 +93,10 @@ class Terms:
         most = self.clip * clients / math.sqrt(1 + SAID**2)
         if self.clip and LEAST * self.noise > most:
             raise errors.ExperimentError(
-                f"The query {query} is not asked: {clients} clients with a clip of {self.clip:g} rows can say "
-                f"{most:,.0f} rows at most, and the noise of this epsilon is {self.noise:,.0f}, so no answer would say "
-                "anything.",
-                hint="Ask more clients, or with a larger epsilon. A larger clip makes as much more noise.",
+                f"The query {query} was not asked: {clients} clients with a clip of {self.clip:g} rows contribute "
+                f"at most {most:,.0f} rows, and the noise of this epsilon is {self.noise:,.0f}, so the noise "
+                "would hide every answer.",
+                hint="Ask more clients, or use a larger epsilon. A larger clip raises the noise in proportion.",
                 code="query_hopeless",
             )
 
@@ -106,8 +109,10 @@ class Terms:
 
 @dataclass(frozen=True, eq=False)
 class Bound:
-    """See the module's docstring. weights: ``[size]``, c among them; the last is 0, and its place holds what is said of
-    shortening. A sum whose weight is 0 is not sent.
+    """See the module's docstring.
+
+    weights: ``[size]``, c among them; the last is 0, and its place holds what is said of shortening. A sum whose weight
+        is 0 is not sent.
     """
 
     terms: Terms
@@ -140,15 +145,21 @@ class Bound:
         return scales
 
     def shortened(self, total: Vector) -> Shortened:
-        """What an answer says of it. total: as `received`."""
+        """What an answer says of it.
+
+        total: as `received`.
+        """
         return Shortened(self.terms.clip, float(total[-1]), float(self.deviations()[-1]))
 
 
 @dataclass(frozen=True)
 class Shortened:
-    """How many clients count for less than all of their rows. clip: a client of at most so many rows never does.
-    clients: about how many do; error: its standard error. Where there are some, sums are too small by what was cut off,
-    and means and shares are of rows that count the less, the more of them their client has.
+    """How many clients count for less than all of their rows.
+
+    clip: a client of at most so many rows never does.
+    clients: about how many do.
+    error: its standard error. Where there are some, sums are too small by what was cut off, and means and shares are of
+        rows that count the less, the more of them their client has.
     """
 
     clip: float
@@ -160,9 +171,9 @@ def seen(query: str, total: float, deviation: float) -> float:
     """The total, which is more than noise. Raises errors.ExperimentError (``query_unanswered``)."""
     if total < LEAST * deviation:
         raise errors.ExperimentError(
-            f"The query {query}: about {total:.0f} rows answered, give or take {deviation:.3g} for noise, which leaves "
-            "nothing to say.",
-            hint="Ask more clients, or with less noise.",
+            f"The query {query} has no usable answer: about {total:.0f} rows answered, and the noise has a standard "
+            f"deviation of {deviation:.3g} rows.",
+            hint="Ask more clients, or use less noise.",
             code="query_unanswered",
         )
     return total

@@ -13,7 +13,7 @@ import numpy as np
 
 from coterie.aggregation.analytics.bound import Shortened, Terms
 from coterie.aggregation.analytics.query import Query
-from coterie.aggregation.analytics.rule import Rule, Told
+from coterie.aggregation.analytics.rule import Rule, Settings
 from coterie.aggregation.reducers import Vector
 
 if TYPE_CHECKING:
@@ -33,15 +33,18 @@ class Count:
 
 
 def count_rule(clip: float = 0, noise: float = 0, elements: float = 1) -> Rule:
-    """The rule of `count`. clip, noise, elements: see `Terms`."""
+    """The rule of `count`.
+
+    clip, noise, elements: see `Terms`.
+    """
     terms = Terms.read("count", clip, noise, elements)
     bound = terms.bound(np.array([1.0, 0.0]))
     return Rule(
         name="count",
         parameters=terms.parameters,
         size=1 if bound is None else 2,
-        contribute=_one if bound is None else _one_and_none,
-        told=terms.told,
+        contribute=_ones_of_rows if bound is None else _one_and_none,
+        settings=terms.settings,
         bound=bound,
     )
 
@@ -51,19 +54,19 @@ def count(column: str) -> Query[Count]:
     return Query(column, count_rule(), lambda terms: count_rule(**terms.parameters), _read)
 
 
-def _one(values: Array, told: Arrays) -> Array:
+def _ones_of_rows(values: Array, settings: Arrays) -> Array:
     from coterie.compute import numpy as xp
 
     return xp.ones((values.shape[0], 1))
 
 
-def _one_and_none(values: Array, told: Arrays) -> Array:
+def _one_and_none(values: Array, settings: Arrays) -> Array:
     from coterie.compute import numpy as xp
 
-    return xp.concat([_one(values, told), xp.zeros((values.shape[0], 1))], axis=1)
+    return xp.concat([_ones_of_rows(values, settings), xp.zeros((values.shape[0], 1))], axis=1)
 
 
-def _read(rule: Rule, total: Vector, told: Told) -> Count:
+def _read(rule: Rule, total: Vector, settings: Settings) -> Count:
     if rule.bound is None:
         return Count(int(total[0]))
     return Count(float(total[0]), float(rule.bound.deviations()[0]), rule.bound.shortened(total))

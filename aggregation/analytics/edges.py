@@ -26,13 +26,14 @@ NOWHERE = np.float32(0)
 """All edges of an interval that is not in use: nothing lies between equal edges."""
 
 
-def below(values: Array, told: Arrays) -> Array:
-    """For each row: how many values it has, and how many lie below each edge. values: ``[B, elements]``; returns
-    ``[B, 1 + edges]``.
+def below(values: Array, settings: Arrays) -> Array:
+    """For each row: how many values it has, and how many lie below each edge.
+
+    values: ``[B, elements]``; returns ``[B, 1 + edges]``.
     """
     from coterie.compute import numpy as xp
 
-    flat = xp.reshape(told[EDGES], (1, 1, -1))
+    flat = xp.reshape(settings[EDGES], (1, 1, -1))
     counts = xp.sum(xp.astype(values[:, :, None] < flat, xp.float32), axis=1)
     return xp.concat([xp.ones((values.shape[0], 1)) * float(values.shape[1]), counts], axis=1)
 
@@ -42,28 +43,30 @@ def size(edges: Edges) -> int:
     return 1 + edges.size
 
 
-def inside(values: Array, told: Arrays) -> Array:
+def inside(values: Array, settings: Arrays) -> Array:
     """For each row: how many values it has, how many lie in each bin, and a zero, ``[B, 2 + bins of all intervals]``:
-    what is noised, since a value is in one bin of an interval and below many edges. values: ``[B, elements]``.
+    what is noised, since a value is in one bin of an interval and below many edges.
+
+    values: ``[B, elements]``.
     """
-    under = _under(values, told)
+    under = _below_edges(values, settings)
     return _with_ends(values, under[:, :, 1:] - under[:, :, :-1])
 
 
-def parted(values: Array, told: Arrays) -> Array:
+def parted(values: Array, settings: Arrays) -> Array:
     """As `inside`, with what lies below and above all bins of an interval as the first and the last of its bins."""
     from coterie.compute import numpy as xp
 
-    under = _under(values, told)
+    under = _below_edges(values, settings)
     above = float(values.shape[1]) - under[:, :, -1:]
     return _with_ends(values, xp.concat([under[:, :, :1], under[:, :, 1:] - under[:, :, :-1], above], axis=2))
 
 
-def _under(values: Array, told: Arrays) -> Array:
+def _below_edges(values: Array, settings: Arrays) -> Array:
     """How many values of each row lie below each edge, ``[B, intervals, edges]``."""
     from coterie.compute import numpy as xp
 
-    return xp.reshape(below(values, told)[:, 1:], (values.shape[0], *told[EDGES].shape))
+    return xp.reshape(below(values, settings)[:, 1:], (values.shape[0], *settings[EDGES].shape))
 
 
 def _with_ends(values: Array, bins: Array) -> Array:
@@ -101,8 +104,9 @@ def even(low: float, high: float, bins: int) -> Edges:
 
 
 def cut(lower: np.float32, upper: np.float32, bins: int, scale: float) -> Edges:
-    """The edges that cut [lower, upper) into bins; the ends stay as they are. scale: the largest magnitude in
-    question.
+    """The edges that cut [lower, upper) into bins; the ends stay as they are.
+
+    scale: the largest magnitude in question.
 
     Edges smaller than 2**-26 of the scale become 0: a version moves by steps in float64, and so small a number would
     not be left exactly when the step came from a large one.

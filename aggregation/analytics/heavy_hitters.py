@@ -45,7 +45,7 @@ from coterie.aggregation.analytics.checks import number, whole
 from coterie.aggregation.analytics.edges import EDGES, NOWHERE, Edges, below, counts, inside, size
 from coterie.aggregation.analytics.noise import above_noise
 from coterie.aggregation.analytics.query import Query
-from coterie.aggregation.analytics.rule import Rule, Told
+from coterie.aggregation.analytics.rule import Rule, Settings
 from coterie.aggregation.reducers import Vector
 
 if TYPE_CHECKING:
@@ -71,8 +71,9 @@ class HeavyHitters:
     """values: how many there are in all. threshold: the count that a value must reach in every round. found: value →
     count, the most frequent first. Numbers are whole without noise. rounds: how many it took.
 
-    values_error, error: the standard errors of the number of values and of every count. margin: that of a count less
-    the threshold. shortened: the clients of whose rows not all count in full; None without noise.
+    values_error, error: the standard errors of the number of values and of every count.
+    margin: that of a count less the threshold.
+    shortened: the clients of whose rows not all count in full; None without noise.
     """
 
     values: float
@@ -106,7 +107,9 @@ class HeavyHitters:
 def heavy_hitters_rule(
     bits: float, fraction: float, step: float, clip: float = 0, noise: float = 0, elements: float = 1
 ) -> Rule:
-    """The rule of `heavy_hitters`. clip, noise, elements: see `Terms`.
+    """The rule of `heavy_hitters`.
+
+    clip, noise, elements: see `Terms`.
 
     Raises errors.ExperimentError (``query_invalid``).
     """
@@ -119,39 +122,39 @@ def heavy_hitters_rule(
     edges[0] = _cut(0, length, stride)
     bound = terms.bound(_weights(slots << stride, terms.elements))
 
-    def counted(total: Vector, told: Told) -> tuple[Vector, float, float]:
+    def counted(total: Vector, settings: Settings) -> tuple[Vector, float, float]:
         """The count in each bin ``[slots, bins]``, what it must reach, and what noise alone may."""
         if bound is None:
-            values, _, found = counts(total, told[EDGES])
+            values, _, found = counts(total, settings[EDGES])
             return found, share * values * ENOUGH, 0.0
-        used = np.diff(told[EDGES], axis=1) > 0
+        used = np.diff(settings[EDGES], axis=1) > 0
         alone = above_noise(float(bound.deviations()[1]), int(used.sum()))
         return np.where(used, total[1:-1].reshape(used.shape), 0.0), max(share * float(total[0]), alone), alone
 
-    def advance(total: Vector, told: Told, round: int) -> Told:
+    def advance(total: Vector, settings: Settings, round: int) -> Settings:
         left = length - round * stride  # bits that are still open after this round
-        found, least, alone = counted(total, told)
-        starts = told[EDGES][:, :-1]
+        found, least, alone = counted(total, settings)
+        starts = settings[EDGES][:, :-1]
         frequent = (found >= least) & (found > 0)
         # The most frequent first, and of equals the smallest.
         order = np.lexsort((starts[frequent], -found[frequent]))[:slots]
         prefixes, times = starts[frequent][order], found[frequent][order]
-        after = np.full_like(told[EDGES], NOWHERE)
+        after = np.full_like(settings[EDGES], NOWHERE)
         if left > 0:
             for slot, start in enumerate(prefixes.tolist()):
                 after[slot] = _cut(int(start), left, stride)
-        said = {} if bound is None else {**terms.told, FLOOR: np.maximum(told[FLOOR], np.float32(alone))}
-        return {EDGES: after, **_listed(slots, prefixes if left <= 0 else prefixes[:0], times), **said}
+        said = {} if bound is None else {**terms.settings, FLOOR: np.maximum(settings[FLOOR], np.float32(alone))}
+        return {EDGES: after, **_padded_to_slots(slots, prefixes if left <= 0 else prefixes[:0], times), **said}
 
     return Rule(
         name="heavy_hitters",
         parameters={"bits": float(length), "fraction": share, "step": float(stride), **terms.parameters},
         size=size(edges) if bound is None else bound.weights.size,
         contribute=_of_whole(below if bound is None else inside),
-        told={
+        settings={
             EDGES: edges,
-            **_listed(slots, np.zeros(0, np.float32), np.zeros(0)),
-            **({} if bound is None else {**terms.told, FLOOR: np.zeros(1, np.float32)}),
+            **_padded_to_slots(slots, np.zeros(0, np.float32), np.zeros(0)),
+            **({} if bound is None else {**terms.settings, FLOOR: np.zeros(1, np.float32)}),
         },
         advance=advance,
         rounds=rounds,
@@ -162,18 +165,20 @@ def heavy_hitters_rule(
 def _of_whole(contribute: Contribute) -> Contribute:
     """The same of whole numbers; what is none is nowhere, and only counts into the total."""
 
-    def snapped(values: Array, told: Mapping[str, Array]) -> Array:
+    def snapped(values: Array, settings: Mapping[str, Array]) -> Array:
         from coterie.compute import numpy as xp
 
         nearest = xp.round(values)
-        return contribute(xp.where(xp.abs(values - nearest) <= NEAR, nearest, -1.0), told)
+        return contribute(xp.where(xp.abs(values - nearest) <= NEAR, nearest, -1.0), settings)
 
     return snapped
 
 
 def heavy_hitters(column: str, *, bits: int, fraction: float, step: int = 4) -> Query[HeavyHitters]:
-    """The whole numbers of a column that make up at least ``fraction`` of all; the module's docstring states
-    what is certain. bits: values lie in [0, 2**bits); others, and what is no whole number, only count into the total.
+    """The whole numbers of a column that make up at least ``fraction`` of all; the module's docstring states what is
+    certain.
+
+    bits: values lie in [0, 2**bits); others, and what is no whole number, only count into the total.
     step: bits per round.
 
     Raises errors.ExperimentError (``query_invalid``).
@@ -185,17 +190,17 @@ def heavy_hitters(column: str, *, bits: int, fraction: float, step: int = 4) -> 
     return Query(column, heavy_hitters_rule(bits, fraction, step), noised, _read)
 
 
-def _read(rule: Rule, total: Vector, told: Told) -> HeavyHitters:
-    times = told[HIGH].astype(np.float64) + told[LOW]
-    known = told[FOUND] != NOTHING
-    values, found, share = told[FOUND][known].astype(int).tolist(), times[known], rule.parameters["fraction"]
+def _read(rule: Rule, total: Vector, settings: Settings) -> HeavyHitters:
+    times = settings[HIGH].astype(np.float64) + settings[LOW]
+    known = settings[FOUND] != NOTHING
+    values, found, share = settings[FOUND][known].astype(int).tolist(), times[known], rule.parameters["fraction"]
     if rule.bound is None:
         counted = dict(zip(values, found.astype(int).tolist(), strict=True))
         return HeavyHitters(int(total[0]), share * float(total[0]), counted, rule.rounds)
     of_values, of_counts = (float(s) for s in rule.bound.deviations()[:2])
     return HeavyHitters(
         values=float(total[0]),
-        threshold=max(share * float(total[0]), float(told[FLOOR][0])),
+        threshold=max(share * float(total[0]), float(settings[FLOOR][0])),
         found=dict(zip(values, found.tolist(), strict=True)),
         rounds=rule.rounds,
         values_error=of_values,
@@ -221,7 +226,7 @@ def _cut(start: int, bits: int, step: int) -> Edges:
     return np.minimum(edges, start + (1 << bits)).astype(np.float32)
 
 
-def _listed(slots: int, found: Edges, times: Vector) -> dict[str, Edges]:
+def _padded_to_slots(slots: int, found: Edges, times: Vector) -> dict[str, Edges]:
     """What was found, in as many places as there may be."""
     values, high, low = (np.full(slots, NOTHING, np.float32), np.zeros(slots, np.float32), np.zeros(slots, np.float32))
     number_found = found.size

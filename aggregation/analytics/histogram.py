@@ -14,7 +14,7 @@ from coterie.aggregation.analytics.bound import Shortened, Terms
 from coterie.aggregation.analytics.checks import span, whole
 from coterie.aggregation.analytics.edges import EDGES, below, counts, even, part_weights, parted, parts, size
 from coterie.aggregation.analytics.query import Query
-from coterie.aggregation.analytics.rule import Rule, Told
+from coterie.aggregation.analytics.rule import Rule, Settings
 from coterie.aggregation.reducers import Vector
 
 MOST_BINS = 1 << 14
@@ -38,7 +38,9 @@ class Histogram:
 def histogram_rule(
     low: float, high: float, bins: float, clip: float = 0, noise: float = 0, elements: float = 1
 ) -> Rule:
-    """The rule of `histogram`. clip, noise, elements: see `Terms`.
+    """The rule of `histogram`.
+
+    clip, noise, elements: see `Terms`.
 
     Raises errors.ExperimentError (``query_invalid``).
     """
@@ -52,7 +54,7 @@ def histogram_rule(
         parameters={"low": bounds[0], "high": bounds[1], "bins": float(number), **terms.parameters},
         size=size(edges) if bound is None else weights.size,
         contribute=below if bound is None else parted,
-        told={EDGES: edges, **terms.told},
+        settings={EDGES: edges, **terms.settings},
         bound=bound,
     )
 
@@ -69,8 +71,8 @@ def histogram(column: str, *, low: float, high: float, bins: int = 32) -> Query[
     return Query(column, histogram_rule(low, high, bins), noised, _read)
 
 
-def _read(rule: Rule, total: Vector, told: Told) -> Histogram:
-    edges = told[EDGES]
+def _read(rule: Rule, total: Vector, settings: Settings) -> Histogram:
+    edges = settings[EDGES]
     if rule.bound is not None:
         (found,) = parts(total, edges)
         error = float(rule.bound.deviations()[1])

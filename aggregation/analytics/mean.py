@@ -27,7 +27,7 @@ import numpy.typing as npt
 from coterie.aggregation.analytics.bound import Shortened, Terms, seen
 from coterie.aggregation.analytics.checks import span
 from coterie.aggregation.analytics.query import Query
-from coterie.aggregation.analytics.rule import Rule, Told
+from coterie.aggregation.analytics.rule import Rule, Settings
 from coterie.aggregation.reducers import Vector
 
 if TYPE_CHECKING:
@@ -55,8 +55,10 @@ def rounding(rule: Rule, rows: float, clients: int | None) -> tuple[float, float
     """What sums on devices, and in the ring of secure aggregation, round of a mean and of its variance, as a rule, in
     the column's units.
 
-    rule: that of the query. rows: of all who answered. clients: how many they are under secure aggregation, 0 where
-    sums came in the open, None when nobody knows: then as many as round the most.
+    rule: that of the query.
+    rows: of all who answered.
+    clients: how many they are under secure aggregation, 0 where sums came in the open, None when nobody knows: then as
+        many as round the most.
     """
     width, rows = rule.parameters["high"] - rule.parameters["low"], max(rows, 1.0)
     some = [clients] if clients is not None else [1, int(rows)]
@@ -72,7 +74,11 @@ def _ring(clients: int) -> float:
 
 
 def mean_rule(low: float, high: float, elements: float = 1, clip: float = 0, noise: float = 0) -> Rule:
-    """The rule of `mean`. clip, noise: see `Terms`. Raises errors.ExperimentError (``query_invalid``)."""
+    """The rule of `mean`.
+
+    clip, noise: see `Terms`.
+    Raises errors.ExperimentError (``query_invalid``).
+    """
     bounds, terms = span("mean", low, high), Terms.read("mean", clip, noise, elements)
     width = terms.elements
     weights = np.full(2 + 2 * width, 1 / math.sqrt(1 + 1.25 * width))
@@ -84,13 +90,13 @@ def mean_rule(low: float, high: float, elements: float = 1, clip: float = 0, noi
 
         return xp.minimum(xp.maximum((values - bounds[0]) / (bounds[1] - bounds[0]), 0.0), 1.0)
 
-    def exact(values: Array, told: Arrays) -> Array:
+    def exact(values: Array, settings: Arrays) -> Array:
         from coterie.compute import numpy as xp
 
         found = unit(values)
         return xp.concat([xp.ones((values.shape[0], 1)), found, found * found], axis=1)
 
-    def centred(values: Array, told: Arrays) -> Array:
+    def centred(values: Array, settings: Arrays) -> Array:
         from coterie.compute import numpy as xp
 
         found, rows = 2.0 * unit(values) - 1.0, values.shape[0]
@@ -101,7 +107,7 @@ def mean_rule(low: float, high: float, elements: float = 1, clip: float = 0, noi
         parameters={"low": bounds[0], "high": bounds[1], "elements": float(width), **terms.parameters},
         size=1 + 2 * width if bound is None else 2 + 2 * width,
         contribute=exact if bound is None else centred,
-        told=terms.told,
+        settings=terms.settings,
         whole=False,
         elements=width,
         bound=bound,
@@ -109,8 +115,10 @@ def mean_rule(low: float, high: float, elements: float = 1, clip: float = 0, noi
 
 
 def mean(column: str, *, low: float, high: float, elements: int = 1) -> Query[Mean]:
-    """Mean and variance of each element of a column. low, high: the range that values are cut to. elements: how many
-    numbers a row of the column has.
+    """Mean and variance of each element of a column.
+
+    low, high: the range that values are cut to.
+    elements: how many numbers a row of the column has.
 
     Raises errors.ExperimentError (``query_invalid``).
     """
@@ -128,7 +136,7 @@ def mean(column: str, *, low: float, high: float, elements: int = 1) -> Query[Me
     return Query(column, mean_rule(low, high, elements), noised, _read, rounded)
 
 
-def _read(rule: Rule, total: Vector, told: Told) -> Mean:
+def _read(rule: Rule, total: Vector, settings: Settings) -> Mean:
     low, elements = rule.parameters["low"], int(rule.parameters["elements"])
     width = rule.parameters["high"] - low
     if rule.bound is None:

@@ -40,13 +40,18 @@ Shapes: TypeAlias = Mapping[str, tuple[int, ...]]
 
 
 def checked(what: str, privacy: Privacy) -> Noised:
-    """The privacy, which is one that sums can have. what: who asks, for the message.
+    """The privacy, which is one that sums can have.
+
+    what: who asks, for the message.
 
     Raises errors.ExperimentError (``query_invalid``) naming the level or the field, and why it cannot be.
     """
     match privacy:
         case UserLevel() if privacy.mechanism in MATRIX:
-            why = f"mechanism={privacy.mechanism!r}: rounds ask different things, so their noise has nothing in common"
+            why = (
+                f"mechanism={privacy.mechanism!r}: its noise is correlated over rounds, and each round asks "
+                "something else"
+            )
         case UserLevel() if privacy.adaptive is not None:
             why = "adaptive: the clip says how many rows of a client count, and must be the same for all rounds"
         case LocalLevel() if privacy.mechanism != "gaussian":
@@ -56,7 +61,7 @@ def checked(what: str, privacy: Privacy) -> Noised:
         case ExampleLevel():
             why = "ExampleLevel: it hides a row in steps of training, and sums have none"
         case _:
-            why = f"{privacy!r}, which is no level of privacy"
+            why = f"{privacy!r}, which is not a level of privacy"
     raise errors.ExperimentError(
         f"{what} is noised by UserLevel with a fixed clip and mechanism gaussian, {' or '.join(DISTRIBUTED)}, or by "
         f"LocalLevel with mechanism gaussian, not by {why}.",
@@ -119,8 +124,11 @@ TOGETHER = math.sqrt(2)
 
 def check_ring(what: str, experiment: Experiment, version: Shapes, sums: int, peak: float = TOGETHER) -> None:
     """That the numbers of clients fit the ring of secure aggregation even where all rows of each add to one sum, and
-    all clients to the same (see `places`). what: who asks. sums: how many there are. peak: how much of a client's norm
-    may turn up at once.
+    all clients to the same (see `places`).
+
+    what: who asks.
+    sums: how many there are.
+    peak: how much of a client's norm may turn up at once.
 
     Raises errors.ExperimentError (``query_invalid``): it would be cut there, or wrap, and no answer would tell.
     """
@@ -139,8 +147,8 @@ def check_ring(what: str, experiment: Experiment, version: Shapes, sums: int, pe
         fits = most <= EXTENT[grid.top.bit_length()] * norm / math.sqrt(length)
     if not fits:
         raise errors.ExperimentError(
-            f"{what} makes {sums} sums, too many for secure aggregation with this noise: a client whose rows all add "
-            "to the same few would not count in full, and no answer would tell.",
+            f"{what} makes {sums} sums, too many for secure aggregation with this noise: a client whose rows all "
+            "fall into the same few sums would not count in full, and the answer would not show it.",
             hint="Ask for fewer sums at once (a smaller step or a larger fraction, fewer bins or levels, a smaller "
             "`most`), let devices make the noise (mechanism='discrete_gaussian'), or set secure_aggregation=False.",
             code="query_invalid",

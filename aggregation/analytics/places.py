@@ -20,7 +20,7 @@ from coterie.protocol.codecs import rotation
 @lru_cache(maxsize=32)
 def places(sums: int, length: int) -> npt.NDArray[np.int64]:
     """The place of each sum in a vector of this length, ``[sums]``, all different."""
-    chosen = np.sort(np.argsort(-_smaller(length), kind="stable")[:sums])
+    chosen = np.sort(np.argsort(-_smaller_block_sizes(length), kind="stable")[:sums])
     found = chosen[np.arange(sums, dtype=np.int64) * stride(sums) % sums]
     found.setflags(write=False)
     return found
@@ -28,10 +28,10 @@ def places(sums: int, length: int) -> npt.NDArray[np.int64]:
 
 def smallest_block(sums: int, length: int) -> int:
     """Of those that `places` lie in."""
-    return int(_smaller(length)[places(sums, length)].min())
+    return int(_smaller_block_sizes(length)[places(sums, length)].min())
 
 
-def _smaller(length: int) -> npt.NDArray[np.int64]:
+def _smaller_block_sizes(length: int) -> npt.NDArray[np.int64]:
     """Of the two blocks that each place may be turned in, how many numbers the smaller has, ``[length]``."""
     sizes = np.concatenate([np.full(span.count * span.size, span.size) for span in rotation.spans(length)])[:length]
     dealt = np.empty_like(sizes)

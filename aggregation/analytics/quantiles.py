@@ -46,7 +46,7 @@ from coterie.aggregation.analytics.edges import (
     size,
 )
 from coterie.aggregation.analytics.query import Query
-from coterie.aggregation.analytics.rule import Rule, Told
+from coterie.aggregation.analytics.rule import Rule, Settings
 from coterie.aggregation.reducers import Vector
 
 MOST_LEVELS, MOST_BINS, MOST_ROUNDS = 8, 1 << 12, 32
@@ -106,7 +106,9 @@ def quantiles_rule(
     noise: float = 0,
     elements: float = 1,
 ) -> Rule:
-    """The rule of `quantiles`, whose levels are q0, q1, …. clip, noise, elements: see `Terms`.
+    """The rule of `quantiles`, whose levels are q0, q1, ….
+
+    clip, noise, elements: see `Terms`.
 
     Raises errors.ExperimentError (``query_invalid``).
     """
@@ -122,9 +124,9 @@ def quantiles_rule(
     of_counts = 0.0 if bound is None else float(bound.deviations()[1])
     sure = sureness(len(asked) * turns, cuts)
 
-    def advance(total: Vector, told: Told, round: int) -> Told:
-        values, under, inside = counts(total, told[EDGES])
-        after, side = told[EDGES].copy(), told[SIDE].copy()
+    def advance(total: Vector, settings: Settings, round: int) -> Settings:
+        values, under, inside = counts(total, settings[EDGES])
+        after, side = settings[EDGES].copy(), settings[SIDE].copy()
         for index, level in enumerate(asked):
             # A level such as 0.07 is not what it says in binary: 0.07 · 100 must be the seventh value, not the eighth.
             rank = max(1, math.ceil(level * values * (1 - 1e-12)))
@@ -137,21 +139,21 @@ def quantiles_rule(
                 side[index] = 1
             else:
                 chosen = int(np.searchsorted(reached, rank))
-                row = told[EDGES][index]
+                row = settings[EDGES][index]
                 after[index] = cut(row[chosen], row[chosen + 1], cuts, largest)
         return {EDGES: after, SIDE: side}
 
-    def advance_noised(total: Vector, told: Told, round: int) -> Told:
-        after = {name: value.copy() for name, value in told.items()}
-        for index, (level, counted) in enumerate(zip(asked, parts(total, told[EDGES]), strict=True)):
-            found, row, ends = bracket(counted, level, of_counts, sure), told[EDGES][index], told[SURE][index]
+    def advance_noised(total: Vector, settings: Settings, round: int) -> Settings:
+        after = {name: value.copy() for name, value in settings.items()}
+        for index, (level, counted) in enumerate(zip(asked, parts(total, settings[EDGES]), strict=True)):
+            found, row, ends = bracket(counted, level, of_counts, sure), settings[EDGES][index], settings[SURE][index]
             lower, upper = found.lower, found.upper
-            if told[SIDE][index] or (lower is not None and upper is not None and lower >= upper):
+            if settings[SIDE][index] or (lower is not None and upper is not None and lower >= upper):
                 continue  # noise that contradicts itself says nothing
             if (upper == 0 and ends[0]) or (lower == cuts and ends[1]):
                 continue  # nor does noise that contradicts what an earlier round is sure of
             after[SURE][index] = np.maximum(ends, [lower is not None, upper is not None])
-            after[RANK][index] = np.minimum(told[RANK][index], [found.under, found.over])
+            after[RANK][index] = np.minimum(settings[RANK][index], [found.under, found.over])
             if upper == 0 or lower == cuts:
                 after[SIDE][index] = -1 if upper == 0 else 1
                 continue
@@ -174,7 +176,7 @@ def quantiles_rule(
         },
         size=size(edges) if bound is None else weights.size,
         contribute=below if bound is None else parted,
-        told=first_told if bound is None else {**first_told, **first_noised, **terms.told},
+        settings=first_told if bound is None else {**first_told, **first_noised, **terms.settings},
         advance=advance if bound is None else advance_noised,
         rounds=turns,
         bound=bound,
@@ -186,8 +188,8 @@ def quantiles(
 ) -> Query[Quantiles]:
     """Quantiles of a column's values, each level in [0, 1]; the module's docstring states the error.
 
-    low, high: where the quantiles are looked for; one outside is reported as such. Raises errors.ExperimentError
-    (``query_invalid``).
+    low, high: where the quantiles are looked for; one outside is reported as such.
+    Raises errors.ExperimentError (``query_invalid``).
     """
     if not isinstance(cast(object, levels), Sequence | np.ndarray) or isinstance(levels, str | bytes):
         raise errors.ExperimentError(
@@ -205,26 +207,26 @@ def quantiles(
     def noised(terms: Terms) -> Rule:
         return quantiles_rule(low, high, bins, rounds, *levels, **terms.parameters)
 
-    def read(rule: Rule, total: Vector, told: Told) -> Quantiles:
+    def read(rule: Rule, total: Vector, settings: Settings) -> Quantiles:
         found = tuple(
             _quantile(level, row, side, low, high)
-            for level, row, side in zip(levels, told[EDGES], told[SIDE].tolist(), strict=True)
+            for level, row, side in zip(levels, settings[EDGES], settings[SIDE].tolist(), strict=True)
         )
         if rule.bound is None:
             return Quantiles(int(total[0]), found)
-        counted = parts(total, told[EDGES])
+        counted = parts(total, settings[EDGES])
         # Every level counted all values for itself.
         error = float(rule.bound.deviations()[1]) * math.sqrt(counted.shape[1] / counted.shape[0])
         unsure = tuple(
-            _unsure(quantile, ends, float(ranks.max()))
-            for quantile, ends, ranks in zip(found, told[SURE], told[RANK], strict=True)
+            _without_open_bounds(quantile, ends, float(ranks.max()))
+            for quantile, ends, ranks in zip(found, settings[SURE], settings[RANK], strict=True)
         )
         return Quantiles(float(counted.sum()) / len(counted), unsure, error, rule.bound.shortened(total))
 
     return Query(column, quantiles_rule(low, high, bins, rounds, *levels), noised, read)
 
 
-def _unsure(found: Quantile, ends: Edges, rank: float) -> Quantile:
+def _without_open_bounds(found: Quantile, ends: Edges, rank: float) -> Quantile:
     """The quantile, without the bounds that noise leaves open."""
     lower, upper = found.lower if ends[0] else -math.inf, found.upper if ends[1] else math.inf
     return replace(found, lower=lower, upper=upper, rank_error=rank)

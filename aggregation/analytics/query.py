@@ -12,7 +12,7 @@ import numpy.typing as npt
 from coterie import errors
 from coterie.aggregation.analytics.bound import Terms
 from coterie.aggregation.analytics.noise import NOISE
-from coterie.aggregation.analytics.rule import HIGH, LOW, TOLD, Rule, Told
+from coterie.aggregation.analytics.rule import HIGH, LOW, SETTINGS, Rule, Settings
 from coterie.aggregation.reducers import Vector
 
 Answer = TypeVar("Answer")
@@ -26,28 +26,29 @@ def _as_it_is(answer: Any, clients: int | None) -> Any:
 class Query(Generic[Answer]):
     """A question about one column: a feature of the schema, every element of which counts, or the label.
 
-    rule: without noise. noised(terms): the rule with noise. read(rule, total, told): the answer, from the last round's
-    sums and what devices would be told next. rounded(answer, clients): the same with what the sums rounded in its
-    errors.
+    rule: without noise.
+    noised(terms): the rule with noise.
+    read(rule, total, settings): the answer, from the last round's sums and what devices would receive next.
+    rounded(answer, clients): the same with what the sums rounded in its errors.
     """
 
     column: str
     rule: Rule
     noised: Callable[[Terms], Rule]
-    read: Callable[[Rule, Vector, Told], Answer]
+    read: Callable[[Rule, Vector, Settings], Answer]
     rounded: Callable[[Answer, int | None], Answer] = _as_it_is
 
     def answer(self, version: Mapping[str, npt.NDArray[Any]], *, clients: int | None = None) -> Answer:
         """The answer that a model version holds, with its errors: of a noised one the version says how large they are.
 
         clients: how many answered under secure aggregation, whose ring rounds the sums of a mean; 0 where sums came in
-        the open. None when that is not known: the errors are then those of the number that rounds the most.
+            the open. None when that is not known: the errors are then those of the number that rounds the most.
         Raises errors.InputError (``query_mismatch``) for what is none of this query's; errors.ExperimentError
         (``query_unanswered``) where noise hides what everything else is divided by.
         """
-        noise = version.get(TOLD + NOISE)
-        rule = self.rule if noise is None else self.noised(Terms.told_in(self.rule.name, noise))
-        wanted = {HIGH, LOW, *(TOLD + name for name in rule.told)}
+        noise = version.get(SETTINGS + NOISE)
+        rule = self.rule if noise is None else self.noised(Terms.from_settings(self.rule.name, noise))
+        wanted = {HIGH, LOW, *(SETTINGS + name for name in rule.settings)}
         if set(version) != wanted or version[HIGH].shape != (rule.size,):
             raise errors.InputError(
                 f"This version holds {', '.join(sorted(version))[:200] or 'nothing'}; the query {rule.name} has "
@@ -56,4 +57,4 @@ class Query(Generic[Answer]):
                 code="query_mismatch",
             )
         total = version[HIGH].astype(np.float64) + version[LOW]
-        return self.rounded(self.read(rule, total, {name: version[TOLD + name] for name in rule.told}), clients)
+        return self.rounded(self.read(rule, total, {name: version[SETTINGS + name] for name in rule.settings}), clients)

@@ -5,7 +5,7 @@ the linear loss −⟨θ, φ(row)⟩ with respect to θ, summed over a device's 
 any model, a device runs it like any task, and whatever holds for the sections of updates holds for it.
 
 The state of a query is its model version: ``total/high`` + ``total/low`` are the sums of the last round in float32
-halves (48 significant bits together), ``told/<name>`` is what devices are told in the next one.
+halves (48 significant bits together), ``settings/<name>`` is what devices are told in the next one.
 """
 
 from __future__ import annotations
@@ -48,27 +48,27 @@ TALLY = "tally"
 """The section of an update, and the parameter of the linear loss."""
 SUM = "tally.sum"
 """The optimizer's state: what has been added so far."""
-HIGH, LOW, TOLD = "total/high", "total/low", "told/"
+HIGH, LOW, SETTINGS = "total/high", "total/low", "settings/"
 LARGEST_EXACT = 1 << 24
 """float32 holds every whole number up to here."""
 MOST_COMPARED = 1 << 24
 """Numbers that a device holds while it compares a batch: 64 MiB of float32."""
 
-Told = Mapping[str, npt.NDArray[np.float32]]
+Settings = Mapping[str, npt.NDArray[np.float32]]
 
 
-def _stays(total: Vector, told: Told, round: int) -> Told:
-    return told
+def _unchanged_settings(total: Vector, settings: Settings, round: int) -> Settings:
+    return settings
 
 
 class Sums(Protocol):
     """What server and devices must know of sums, whatever each row adds to them; `Rule` says what the fields are.
 
-    largest: what a client's sums may reach; a larger one is refused. clipped: whether the sums travel as the change of
-    the version, shortened to a public norm, so that noise can be made for them that hides a client; the sums of all are
-    then estimated. bound: how a client weighs and shortens them itself, and says that it did; None where they are sent
-    as they are. samples: whether some of a client's rows will do, as many as the experiment's ``max_steps`` let it
-    take.
+    largest: what a client's sums may reach; a larger one is refused.
+    clipped: whether the sums travel as the change of the version, shortened to a public norm, so that noise can be made
+        for them that hides a client; the sums of all are then estimated.
+    bound: how a client weighs and shortens them itself, and says that it did; None where they are sent as they are.
+    samples: whether some of a client's rows will do, as many as the experiment's ``max_steps`` let it take.
     """
 
     @property
@@ -78,9 +78,9 @@ class Sums(Protocol):
     @property
     def size(self) -> int: ...
     @property
-    def told(self) -> Told: ...
+    def settings(self) -> Settings: ...
     @property
-    def advance(self) -> Callable[[Vector, Told, int], Told]: ...
+    def advance(self) -> Callable[[Vector, Settings, int], Settings]: ...
     @property
     def rounds(self) -> int: ...
     @property
@@ -99,19 +99,23 @@ class Sums(Protocol):
 class Rule:
     """A query by its name and numbers, apart from the column that it is asked of.
 
-    size: how many sums there are. told: the first values of what devices are told. contribute(values, told): what each
-    row adds, ``[B, size]``, from the ``[B, elements]`` values of its column. advance(total, told, round): what devices
-    are told after the round (counted from 1). rounds: how many there must be. whole: whether all sums are whole
-    numbers. elements: how many numbers a row of the column must have; any when None. A client's sums may reach 2**24,
-    up to where float32 holds every whole number; larger ones are refused. bound: of a noised query, else None.
+    size: how many sums there are.
+    settings: the first values of what devices receive.
+    contribute(values, settings): what each row adds, ``[B, size]``, from the ``[B, elements]`` values of its column.
+    advance(total, settings, round): what devices receive after the round (counted from 1).
+    rounds: how many there must be.
+    whole: whether all sums are whole numbers.
+    elements: how many numbers a row of the column must have; any when None. A client's sums may reach 2**24, up to
+        where float32 holds every whole number; larger ones are refused.
+    bound: of a noised query, else None.
     """
 
     name: str
     parameters: Mapping[str, float]
     size: int
     contribute: Callable[[Array, Arrays], Array]
-    told: Told
-    advance: Callable[[Vector, Told, int], Told] = _stays
+    settings: Settings
+    advance: Callable[[Vector, Settings, int], Settings] = _unchanged_settings
     rounds: int = 1
     whole: bool = True
     elements: int | None = None
@@ -140,7 +144,11 @@ def question_of(manifest: Manifest) -> str:
 
 def shapes_of(rule: Sums) -> dict[str, tuple[int, ...]]:
     """Tensors of a version that answers."""
-    return {HIGH: (rule.size,), LOW: (rule.size,), **{TOLD + name: value.shape for name, value in rule.told.items()}}
+    return {
+        HIGH: (rule.size,),
+        LOW: (rule.size,),
+        **{SETTINGS + name: value.shape for name, value in rule.settings.items()},
+    }
 
 
 def method(rule: Sums) -> Algorithm:
@@ -150,7 +158,7 @@ def method(rule: Sums) -> Algorithm:
     length = sum(map(math.prod, version.values()))
 
     def initial(draw: Callable[[int], Tensors]) -> Tensors:
-        return {TOLD + name: value for name, value in rule.told.items()}
+        return {SETTINGS + name: value for name, value in rule.settings.items()}
 
     def sections(shapes: Shapes, layout: Layout) -> tuple[SectionSpec, ...]:
         whole = SectionSpec.over(section, layout)
@@ -188,7 +196,7 @@ def method(rule: Sums) -> Algorithm:
         return Finished(sections={section: change}, client_state={})
 
     def init(layout: Layout) -> State:
-        return {"version": _flat(rule, np.zeros(rule.size), rule.told), "round": np.zeros(1)}
+        return {"version": _version_vector(rule, np.zeros(rule.size), rule.settings), "round": np.zeros(1)}
 
     def apply(aggregates: Aggregates, state: State, optimize: Optimize) -> tuple[Vector, State]:
         number = int(state["round"][0]) + 1
@@ -196,18 +204,18 @@ def method(rule: Sums) -> Algorithm:
         # Clipped ones are the mean of what a public number of clients sent.
         total = total[places(rule.size, length)] * aggregates.clients if rule.clipped else total[: rule.size]
         total = total if rule.bound is None else rule.bound.received(total)
-        told = rule.advance(total, _told(rule, state["version"]), number)
-        after = _flat(rule, total, told)
+        settings = rule.advance(total, _settings_of(rule, state["version"]), number)
+        after = _version_vector(rule, total, settings)
         return after - state["version"], {"version": after, "round": np.array([float(number)])}
 
-    def asked(given: Arrays) -> Arrays:
+    def tensors_of(given: Arrays) -> Arrays:
         """The tensors of the linear loss: nothing counted yet, and what devices are told."""
         from coterie.compute import numpy as xp
 
-        return {TALLY: xp.zeros((rule.size,)), **{TOLD + name: given[TOLD + name] for name in rule.told}}
+        return {TALLY: xp.zeros((rule.size,)), **{SETTINGS + name: given[SETTINGS + name] for name in rule.settings}}
 
     def start(context: Begin) -> Arrays:
-        return asked(context.base)
+        return tensors_of(context.base)
 
     return Algorithm(
         name=rule.name,
@@ -216,11 +224,11 @@ def method(rule: Sums) -> Algorithm:
             version=lambda shapes: version,
             initial=initial,
             start=start,
-            optimizer=lambda given: _adding(rule.whole),
+            optimizer=lambda given: _sum_optimizer(rule.whole),
             sections=sections,
             finish=finish,
-            evaluated=lambda context: asked(context.version),
-            deployed=lambda context: (asked(context.version),),
+            evaluated=lambda context: tensors_of(context.version),
+            deployed=lambda context: (tensors_of(context.version),),
             statistics=False,
         ),
         server=ServerPart(init=init, apply=apply, reads=(section,)),
@@ -228,7 +236,7 @@ def method(rule: Sums) -> Algorithm:
     )
 
 
-def _adding(whole: bool) -> Optimizer:
+def _sum_optimizer(whole: bool) -> Optimizer:
     """An optimizer that moves nothing and adds up what the rows add. Whole numbers stay exact: the batch's mean times
     its weight is rounded to what it was before it was divided, which a batch of `most_rows` allows.
     """
@@ -266,20 +274,20 @@ def most_rows(rule: Rule, elements: int) -> int:
     return exact
 
 
-def _flat(rule: Sums, total: Vector, told: Told) -> Vector:
+def _version_vector(rule: Sums, total: Vector, settings: Settings) -> Vector:
     """A version's numbers in the order of its layout, each one a float32."""
     high = total.astype(np.float32)
     low = (total - high).astype(np.float32)
-    return np.concatenate([high, low, *(told[name].reshape(-1) for name in rule.told)]).astype(np.float64)
+    return np.concatenate([high, low, *(settings[name].reshape(-1) for name in rule.settings)]).astype(np.float64)
 
 
-def _told(rule: Sums, version: Vector) -> Told:
-    told: dict[str, npt.NDArray[np.float32]] = {}
+def _settings_of(rule: Sums, version: Vector) -> Settings:
+    settings: dict[str, npt.NDArray[np.float32]] = {}
     at = 2 * rule.size
-    for name, first in rule.told.items():
-        told[name] = version[at : at + first.size].astype(np.float32).reshape(first.shape)
+    for name, first in rule.settings.items():
+        settings[name] = version[at : at + first.size].astype(np.float32).reshape(first.shape)
         at += first.size
-    return told
+    return settings
 
 
 def _needs(rule: Sums, terms: MethodTerms) -> Rules:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from coterie.aggregation.analytics.rule import TALLY, TOLD, Sums
+from coterie.aggregation.analytics.rule import SETTINGS, TALLY, Sums
 from coterie.compute.nn.module import ParameterSpec
 
 if TYPE_CHECKING:
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 def parameters(rule: Sums) -> dict[str, ParameterSpec]:
     """θ, and what devices are told."""
-    told = {TOLD + name: ParameterSpec(value.shape, _zeros) for name, value in rule.told.items()}
-    return {TALLY: ParameterSpec((rule.size,), _zeros), **told}
+    settings = {SETTINGS + name: ParameterSpec(value.shape, _zeros) for name, value in rule.settings.items()}
+    return {TALLY: ParameterSpec((rule.size,), _zeros), **settings}
 
 
 def linear(prediction: Array, label: Array) -> Array:

@@ -22,7 +22,10 @@ def as_they_are(features: Rows, labels: Rows, classes: int) -> tuple[Rows, Rows]
 
 @dataclass(frozen=True)
 class Attack:
-    """name; forge: what the attackers send, who see all honest updates and act together; poison: what they train on.
+    """name.
+
+    forge: what the attackers send, who see all honest updates and act together.
+    poison: what they train on.
 
     forge draws from its generator alone, so an attack is repeated by its seed. It changes none of its arguments.
     """

@@ -8,7 +8,7 @@ from coterie.aggregation.attacks.attack import Forge, Updates
 Wide = npt.NDArray[np.float64]
 
 
-def _same(vector: np.ndarray[tuple[int, ...], np.dtype[np.floating]], own: Updates) -> Updates:
+def _repeat_for_all(vector: np.ndarray[tuple[int, ...], np.dtype[np.floating]], own: Updates) -> Updates:
     """Every attacker sends this."""
     with np.errstate(over="ignore"):
         return np.tile(vector.astype(np.float32), (own.shape[0], 1))
@@ -22,7 +22,7 @@ def inner_product(factor: float) -> Forge:
     """The honest mean times −factor (inner product manipulation: Xie, Koyejo, Gupta: "Fall of Empires", 2019). 1 is the
     sign flip; below n/f − 1 it shrinks the mean without turning it.
     """
-    return lambda honest, own, generator: _same(-factor * _mean(honest), own)
+    return lambda honest, own, generator: _repeat_for_all(-factor * _mean(honest), own)
 
 
 def little_is_enough(z: float) -> Forge:
@@ -32,14 +32,14 @@ def little_is_enough(z: float) -> Forge:
 
     def forge(honest: Updates, own: Updates, generator: np.random.Generator) -> Updates:
         spread = honest.astype(np.float64).std(axis=0, ddof=1) if honest.shape[0] > 1 else 0.0
-        return _same(_mean(honest) + z * spread, own)
+        return _repeat_for_all(_mean(honest) + z * spread, own)
 
     return forge
 
 
 def mimic(place: int) -> Forge:
     """All copy one honest client, so that its data counts f times more (Karimireddy, He, Jaggi, 2022, section 3)."""
-    return lambda honest, own, generator: _same(honest[place % honest.shape[0]], own)
+    return lambda honest, own, generator: _repeat_for_all(honest[place % honest.shape[0]], own)
 
 
 def gaussian(sigma: float) -> Forge:
@@ -64,7 +64,7 @@ def min_max() -> Forge:
         # ‖m + γ u − x_i‖² ≤ allowed for all i is a quadratic in γ for each i; the least root holds for all.
         along, within = apart @ unit, np.einsum("ij,ij->i", apart, apart)
         roots = -along + np.sqrt(np.maximum(along * along - within + allowed, 0.0))
-        return _same(mean + max(float(roots.min()), 0.0) * unit, own)
+        return _repeat_for_all(mean + max(float(roots.min()), 0.0) * unit, own)
 
     return forge
 
@@ -78,7 +78,7 @@ def min_sum() -> Forge:
         mean, apart, unit, squares = _spread(honest)
         # The honest differences from their mean sum to nothing, so only γ² n is added to the sum at the mean.
         room = float(squares.sum(axis=1).max() - np.einsum("ij,ij->", apart, apart)) / honest.shape[0]
-        return _same(mean + max(room, 0.0) ** 0.5 * unit, own)
+        return _repeat_for_all(mean + max(room, 0.0) ** 0.5 * unit, own)
 
     return forge
 

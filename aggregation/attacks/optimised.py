@@ -27,8 +27,10 @@ ROUNDING = 1e-6
 @dataclass(frozen=True)
 class LineSearch:
     """Which strengths are tried: from ``start`` on, further by a step from the best so far. The step doubles as long as
-    that gains, and from the first miss on shrinks by ``ratio`` each time. steps: the first step of each search, one
-    search after another; evaluations: how many strengths one tries.
+    that gains, and from the first miss on shrinks by ``ratio`` each time.
+
+    steps: the first step of each search, one search after another.
+    evaluations: how many strengths one tries.
 
     A rule that a large strength no longer moves hides what smaller ones do, so the default begins with three sizes of
     step. ``steps=(10.0,)`` is the search of ByzFL 0.0.11. Raises errors.ArgumentValueError for what is no search.
@@ -43,16 +45,17 @@ class LineSearch:
         steps = bool(self.steps) and all(math.isfinite(step) and step > 0 for step in self.steps)
         if not (steps and self.evaluations >= 1 and math.isfinite(self.start) and 0 < self.ratio < 1):
             raise errors.ArgumentValueError(
-                f"{self} is no search: it takes finite steps above 0, at least one evaluation, a finite start and a "
+                f"{self} is not a valid search: it needs finite steps above 0, at least one evaluation, a finite "
+                "start and a "
                 "ratio between 0 and 1."
             )
 
     def strongest(self, moved: Callable[[float], float]) -> float:
         """The strength that moves farthest of those tried. What lies between them is not seen, so no more is said."""
-        found = [self._from(first, moved) for first in self.steps]
+        found = [self._farthest_from_start(first, moved) for first in self.steps]
         return max(found, key=lambda one: one[0])[1]
 
-    def _from(self, step: float, moved: Callable[[float], float]) -> tuple[float, float]:
+    def _farthest_from_start(self, step: float, moved: Callable[[float], float]) -> tuple[float, float]:
         """How far the best strength moves, and that strength."""
         best, farthest, gains = self.start, moved(self.start), True
         for _ in range(self.evaluations - 1):
@@ -76,7 +79,7 @@ def optimised(family: Family, judge: Judge, search: LineSearch | None = None) ->
     def forge(honest: Updates, own: Updates, generator: np.random.Generator) -> Updates:
         mean = honest.mean(axis=0, dtype=np.float64)
 
-        def moved(strength: float) -> float:
+        def distance_moved(strength: float) -> float:
             sent = family(strength)(honest, own, generator)
             try:
                 far = float(np.linalg.norm(judge(np.concatenate([honest, sent])) - mean))
@@ -84,6 +87,6 @@ def optimised(family: Family, judge: Judge, search: LineSearch | None = None) ->
                 return 0.0
             return far if math.isfinite(far) else 0.0
 
-        return family(chosen.strongest(moved))(honest, own, generator)
+        return family(chosen.strongest(distance_moved))(honest, own, generator)
 
     return forge

@@ -31,22 +31,23 @@ ATTACKS: Mapping[str, Attack] = MappingProxyType(
 )
 
 
-def _against(name: str, family: Family) -> Callable[[Judge], Attack]:
+def _optimised_attack(name: str, family: Family) -> Callable[[Judge], Attack]:
     return lambda judge: Attack(name, optimised(family, judge))
 
 
 OPTIMISED: Mapping[str, Callable[[Judge], Attack]] = MappingProxyType(
     {
-        "opt_ipm": _against("opt_ipm", forged.inner_product),
-        "opt_alie": _against("opt_alie", forged.little_is_enough),
+        "opt_ipm": _optimised_attack("opt_ipm", forged.inner_product),
+        "opt_alie": _optimised_attack("opt_alie", forged.little_is_enough),
     }
 )
 """Attacks that are made for a rule: given what aggregates, the attack."""
 
 
 def attack(name: str, judge: Judge | None = None) -> Attack:
-    """The attack of that name. judge: the rule that an attack of ``OPTIMISED`` is up against, as a function of all
-    updates; the others do not ask.
+    """The attack of that name.
+
+    judge: the rule that an attack of ``OPTIMISED`` is up against, as a function of all updates; the others do not ask.
 
     Raises errors.InputError: ``unknown_attack``, ``attack_needs_rule``.
     """
@@ -60,7 +61,7 @@ def attack(name: str, judge: Judge | None = None) -> Attack:
         )
     if judge is None:
         raise errors.InputError(
-            f"The attack {name} looks for its strength against a rule, and none was given.",
+            f"The attack {name} optimises its strength against a reducer, and none was given.",
             hint=f"attack({name!r}, lambda updates: aggregate('median', updates))",
             code="attack_needs_rule",
         )

@@ -27,6 +27,7 @@ Outputs = dict[str, Array]
 
 class Requested(Mapping[str, Array]):
     """Tensors that become inputs of the graph only when they are read, so that a graph has no input that it ignores.
+
     places: full names of those that are not ``<prefix>/<name>``.
     """
 
@@ -88,8 +89,8 @@ class ModelCalls:
         encoder = Sequential(*layers) if layers else getattr(self.model, "encoder", None)
         if not isinstance(encoder, Module):
             raise errors.ExperimentError(
-                f"Algorithm {self.experiment.algorithm.name!r} needs what the model makes of a row before its last "
-                f"layer, and {type(self.model).__name__} does not say what that is.",
+                f"Algorithm {self.experiment.algorithm.name!r} needs the features that the model computes before "
+                f"its last layer, and {type(self.model).__name__} does not define them.",
                 hint="Use nn.Sequential(...) with two layers or more, or give the model an attribute `encoder`: a "
                 "module that takes the model's own parameters.",
                 code="model_mismatch",
@@ -151,7 +152,7 @@ class ModelCalls:
     def _per_example(self, name: str, function: PerExample, prediction: Array, inputs: GraphInputs) -> Array:
         """One float32 value per example, or a refusal that names what came instead."""
         label = self.label(inputs)
-        weight = (self.weight(inputs),) if _weighs(function) else ()
+        weight = (self.weight(inputs),) if _takes_weights(function) else ()
         kind = "loss" if name == "loss" else "metric"
         given = f"prediction {prediction.dtype}{list(prediction.shape)} and label {label.dtype}{list(label.shape)}"
         what = f"The {kind} {name!r}"
@@ -173,7 +174,7 @@ class ModelCalls:
         return values
 
 
-def _weighs(function: PerExample) -> bool:
+def _takes_weights(function: PerExample) -> bool:
     """Whether a loss or a metric asks for the weights of the rows, as its third parameter."""
     try:
         third = [*signature(function).parameters.values()][2:3]

@@ -87,9 +87,10 @@ def check_start(experiment: Experiment, layout: Layout) -> None:
         named = ", ".join(repr(name) for name in matrices[:4])
         raise errors.ExperimentError(
             f"Experiment {experiment.name!r} has an ExternalModel with {len(matrices)} weight matrices ({named}"
-            f"{', …' if len(matrices) > 4 else ''}) and no first weights: at zeros such layers never learn.",
-            hint="Give the weights that your framework draws: Experiment(initial={'layer.weight': array, ...}); zeros "
-            "too, if they are meant.",
+            f"{', …' if len(matrices) > 4 else ''}) and no initial weights: starting from zeros, such layers never "
+            "learn.",
+            hint="Give the weights that your framework initialises: Experiment(initial={'layer.weight': array, "
+            "...}); zeros too, if they are intended.",
             code="initial_missing",
         )
 
@@ -99,7 +100,7 @@ def _compiled(experiment: Experiment) -> CompiledPlan:
     model, loss = builder.calls.model, builder.calls.loss
     researcher.ask("The loss", require_logits, model, loss, given="the model's output", code="loss_mismatch")
     layout, client = builder.layout, experiment.algorithm.client
-    drawn = partial(_first, experiment, builder)
+    drawn = partial(_initial_values, experiment, builder)
     frozen = {name: value for name, value in drawn(0).items() if name in builder.frozen}
     version = {**zeros(layout.shapes), **client.initial(drawn)}
     initial = initial_tensors({name: version[name] for name in layout.names}, layout.shapes)
@@ -135,7 +136,7 @@ def _require_predictions(experiment: Experiment, manifest: Manifest) -> None:
         ) from error
 
 
-def _first(experiment: Experiment, builder: GraphBuilder, number: int) -> Tensors:
+def _initial_values(experiment: Experiment, builder: GraphBuilder, number: int) -> Tensors:
     """First values of every parameter of the model, frozen ones included, for the number-th seed."""
     seed, first = experiment.seed + number, experiment.initial
     if first is None or number:
@@ -153,7 +154,7 @@ def _require_the_same_again(builder: GraphBuilder, files: Mapping[str, bytes]) -
             raise errors.ExperimentError(
                 f"The {name} graph of experiment {builder.experiment.name!r} comes out differently when traced again, "
                 "so the model, the loss or a metric uses something that changes from call to call.",
-                hint="Take no numbers from np.random, the clock or a counter: they would stay as they were at this "
+                hint="Do not use np.random, the clock or a counter: they would stay as they were at this "
                 "moment. For dropout use nn.Dropout, whose masks are drawn anew at every step.",
                 code="not_deterministic",
             )
@@ -203,7 +204,7 @@ def _write(name: str, graph: Graph) -> bytes:
         check_graph(data)
     except errors.GraphRefused as error:
         raise errors.ExperimentError(
-            f"The {name} graph leaves the portable subset: {error.message}",
+            f"The {name} graph is outside the portable subset: {error.message}",
             hint="Replace that operation, or make the model smaller.",
             code="not_portable",
         ) from error

@@ -66,7 +66,11 @@ def role_of(name: str) -> Role | None:
 
 
 def described(rule: StageRule, graph: Graph, data: bytes, *, zeroed: frozenset[str]) -> Stage:
-    """A graph as a stage. data: its file. zeroed: state that starts as zeros, so that no stage makes it."""
+    """A graph as a stage.
+
+    data: its file.
+    zeroed: state that starts as zeros, so that no stage makes it.
+    """
     inputs = tuple(
         _input(rule, name, value.type.dtype, value.type.shape or (1,), zeroed=name in zeroed)
         for name, value in graph.inputs.items()

@@ -48,7 +48,7 @@ from coterie.protocol.sections import SectionSpec
 class GraphBuilder:
     """What the functions need to know of an experiment.
 
-    shapes: the model's tensors, and those of them that the optimizer moves; buffers: the others, running statistics
+    shapes: the model's tensors, and those of them that the optimizer moves. buffers: the others, running statistics
     that the model itself moves while it trains. layout: every tensor of a model version. zeroed: state that starts as
     zeros, so begin need not make it. constants: shapes of what the method's ``begin`` returns.
     """
@@ -85,8 +85,8 @@ class GraphBuilder:
         named = {role: tuple(name for name, spec in specs.items() if spec.role == role) for role in get_args(Role)}
         if named["buffer"] and not client.statistics:
             raise errors.ExperimentError(
-                f"Algorithm {experiment.algorithm.name!r} trains no running statistics, as {named['buffer'][0]!r} is.",
-                hint="Take a normalisation without them, for example nn.GroupNorm or nn.LayerNorm.",
+                f"Algorithm {experiment.algorithm.name!r} cannot train running statistics: {named['buffer'][0]!r}.",
+                hint="Use a normalisation without them, for example nn.GroupNorm or nn.LayerNorm.",
                 code="model_mismatch",
             )
         shapes = Shapes(
@@ -102,7 +102,7 @@ class GraphBuilder:
             raise errors.ExperimentError(
                 f"Running statistics such as {named['buffer'][0]!r} (BatchNorm) mix the rows of a batch, so no row has "
                 "a gradient of its own to clip, and ExampleLevel privacy cannot cover them.",
-                hint="Take nn.GroupNorm or nn.LayerNorm; for training in levels QuantSettings(activations=None).",
+                hint="Use nn.GroupNorm or nn.LayerNorm; in quantised training, QuantSettings(activations=None).",
                 code="model_mismatch",
             )
         return GraphBuilder(
@@ -128,9 +128,9 @@ class GraphBuilder:
         calls, infer = self.calls, self.experiment.infer_batch
         rows = calls.rows(self.training.batch_size)
         measured = calls.rows(self.experiment.evaluation_batch or self.training.batch_size)
-        weights = {self._place(name): TensorSpec(shape) for name, shape in self.shapes.tensors.items()}
+        weights = {self._full_name(name): TensorSpec(shape) for name, shape in self.shapes.tensors.items()}
         # What of a version the graphs other than train and finish read in any case; the rest they ask for.
-        version = {self._place(name): TensorSpec(self.layout.shapes[name]) for name in self._own}
+        version = {self._full_name(name): TensorSpec(self.layout.shapes[name]) for name in self._version_tensors}
         state = weights | {f"optimizer/{name}": TensorSpec(shape) for name, shape in self.optimizer_state.items()}
         constants = {f"round_input/begin/{name}": TensorSpec(shape) for name, shape in self.constants.items()}
         sums = {f"metric/{name}": TensorSpec((1,)) for name in self.experiment.metric_names}
@@ -165,7 +165,7 @@ class GraphBuilder:
         context = self._start_context(inputs)
         params = self._model(self.client.start(context))
         # Adding 0 turns −0 into +0; only then does active = 0 return the state bit for bit.
-        outputs = {f"{NEXT}{self._place(name)}": value + 0.0 for name, value in params.items()}
+        outputs = {f"{NEXT}{self._full_name(name)}": value + 0.0 for name, value in params.items()}
         state = self.optimizer.init({name: params[name] for name in self.shapes.trained})
         made = {name: value for name, value in state.items() if f"optimizer/{name}" not in self.zeroed}
         outputs |= {f"{NEXT}optimizer/{name}": value for name, value in made.items()}
@@ -207,7 +207,7 @@ class GraphBuilder:
         # A step that is not active adds 0 times the change of a buffer, so it leaves the buffer as it is.
         moved |= {name: weights[name] + active * (after[name] - weights[name]) for name in self.buffers}
         # What an experiment does not train stays as the version has it.
-        outputs = {f"{NEXT}{self._place(name)}": moved.get(name, weights[name]) for name in self.shapes.tensors}
+        outputs = {f"{NEXT}{self._full_name(name)}": moved.get(name, weights[name]) for name in self.shapes.tensors}
         outputs |= {f"{NEXT}optimizer/{name}": kept[name] for name in self.optimizer_state}
         return outputs | sums
 
@@ -292,10 +292,10 @@ class GraphBuilder:
                 shapes.append(shape)
                 return inputs.request(f"random/{len(shapes)}", TensorSpec(shape))
 
-            own = {name: inputs[self._place(name)] for name in weights}
+            own = {name: inputs[self._full_name(name)] for name in weights}
             return {"prediction": self.calls.predict(inputs, own, modes.train(uniform))[0]}
 
-        trace_named(call, self.calls.rows(1) | {self._place(name): TensorSpec(w.shape) for name, w in weights.items()})
+        trace_named(call, self.calls.rows(1) | {self._full_name(n): TensorSpec(w.shape) for n, w in weights.items()})
         return shapes
 
     def _finish(self, inputs: GraphInputs) -> Outputs:
@@ -341,21 +341,21 @@ class GraphBuilder:
     # Parts of them.
 
     @property
-    def _own(self) -> tuple[str, ...]:
+    def _version_tensors(self) -> tuple[str, ...]:
         """The model's tensors that a version holds under their own names: all of them or none."""
         return tuple(name for name in self.shapes.tensors if name in self.layout.shapes)
 
-    def _place(self, name: str) -> str:
+    def _full_name(self, name: str) -> str:
         """The full name of a tensor of the model."""
         return f"buffer/{name}" if name in self.buffers else f"shared/{name}"
 
     def _weights(self, inputs: GraphInputs) -> Outputs:
         """Every tensor of the model as it is trained."""
-        return {name: inputs[self._place(name)] for name in self.shapes.tensors}
+        return {name: inputs[self._full_name(name)] for name in self.shapes.tensors}
 
     def _version(self, inputs: GraphInputs) -> Arrays:
         """Every tensor of the version, the model's own by their roles."""
-        return Requested(inputs, "base", self.layout.shapes, {name: self._place(name) for name in self._own})
+        return Requested(inputs, "base", self.layout.shapes, {n: self._full_name(n) for n in self._version_tensors})
 
     def _model(self, arrays: Arrays) -> Outputs:
         """The model's tensors among others. Raises errors.ExperimentError naming one that a method leaves out."""

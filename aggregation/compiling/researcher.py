@@ -32,8 +32,10 @@ def ask(
 ) -> Any:
     """What the function returns.
 
-    what: a name for it, as in "The loss 'loss'". given: the arguments, for people. hint: what to do when they do not
-    fit. Raises errors.ExperimentError with ``code``, naming the line of the researcher's file.
+    what: a name for it, as in "The loss 'loss'".
+    given: the arguments, for people.
+    hint: what to do when they do not fit.
+    Raises errors.ExperimentError with ``code``, naming the line of the researcher's file.
     """
     try:
         return function(*arguments)
@@ -50,7 +52,7 @@ def ask(
         where = f" at {source}" if source else ""
         raise errors.ExperimentError(
             f"{what} raised {type(error).__name__}{where}: {error} (given {given}).",
-            hint="It also runs on plain arrays, without an experiment: call it by itself and mend that line.",
+            hint="It also runs on plain arrays, without an experiment: call it by itself and fix that line.",
             code=code,
         ) from error
 

@@ -23,11 +23,11 @@ def chosen(experiment: Experiment, names: Sequence[str]) -> tuple[str, ...]:
     for pattern in experiment.uploads:
         if not any(fnmatchcase(name, pattern) for name in names):
             raise errors.ExperimentError(
-                f"Experiment {experiment.name!r} uploads {pattern!r}, but no trainable tensor is called so.",
+                f"Experiment {experiment.name!r} uploads {pattern!r}, but no trainable tensor has that name.",
                 hint=f"The trainable tensors are {', '.join(names[:12])}{', …' if len(names) > 12 else ''}.",
                 code="uploads_unknown",
             )
-    return tuple(name for name in names if _fits(experiment, name))
+    return tuple(name for name in names if _is_uploaded(experiment, name))
 
 
 def narrowed(
@@ -36,22 +36,22 @@ def narrowed(
     """The sections of a method without the tensors of the model that are not uploaded; what a method adds to a version
     (variates, say) stays.
 
-    model: names of the model's tensors. Raises errors.ExperimentError (``uploads_unsupported``) for a method whose
-    versions do not hold these.
+    model: names of the model's tensors.
+    Raises errors.ExperimentError (``uploads_unsupported``) for a method whose versions do not hold these.
     """
     if experiment.uploads is None:
         return tuple(sections)
     if not set(model) <= set(layout.names):
         raise errors.ExperimentError(
-            f"Algorithm {experiment.algorithm.name!r} cannot upload only some of the model's tensors.",
-            hint="Leave uploads out, or take an algorithm whose versions hold the model itself.",
+            f"Algorithm {experiment.algorithm.name!r} does not support uploading only some of the model's tensors.",
+            hint="Leave uploads out, or choose an algorithm whose versions hold the model itself.",
             code="uploads_unsupported",
         )
-    return tuple(spec if spec.is_extra else _narrowed(experiment, spec, layout, model) for spec in sections)
+    return tuple(spec if spec.is_extra else _cut_to_uploads(experiment, spec, layout, model) for spec in sections)
 
 
-def _narrowed(experiment: Experiment, spec: SectionSpec, layout: Layout, model: Collection[str]) -> SectionSpec:
-    names = [name for name in names_of(spec, layout) if name not in model or _fits(experiment, name)]
+def _cut_to_uploads(experiment: Experiment, spec: SectionSpec, layout: Layout, model: Collection[str]) -> SectionSpec:
+    names = [name for name in names_of(spec, layout) if name not in model or _is_uploaded(experiment, name)]
     cut = SectionSpec.over(spec.name, layout, join_slices([layout.slices[name] for name in names]))
     return replace(cut, reduction=spec.reduction, denominator=spec.denominator, value_range=spec.value_range)
 
@@ -65,5 +65,5 @@ def names_of(spec: SectionSpec, layout: Layout) -> tuple[str, ...]:
     )
 
 
-def _fits(experiment: Experiment, name: str) -> bool:
+def _is_uploaded(experiment: Experiment, name: str) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in experiment.uploads or ())

@@ -20,9 +20,12 @@ def open_fold(
     central: CentralNoise | None = None,
     server: State | None = None,
 ) -> Fold[Any, Part]:
-    """The fold of a round whose updates are seen one by one. rule: the reducer of all sections that are means, as one
-    vector; sections that are sums are always summed. trusted: the task of the update that fltrust judges the others by,
-    and which is none of them. central: the coordinator's noise, which replaces the rule; server: the server's state.
+    """The fold of a round whose updates are seen one by one.
+
+    rule: the reducer of all sections that are means, as one vector; sections that are sums are always summed.
+    trusted: the task of the update that fltrust judges the others by, and which is none of them.
+    central: the coordinator's noise, which replaces the rule.
+    server: the server's state.
     """
     if central is not None:
         return noised_fold(manifest, central, server or {})

@@ -23,16 +23,19 @@ class Coverage:
     parts: dict[Slices, float] = field(default_factory=dict[Slices, float])
 
     def take(self, part: Part, specs: Sequence[SectionSpec]) -> None:
-        """Count an update. specs: the sections that make up the vector."""
+        """Count an update.
+
+        specs: the sections that make up the vector.
+        """
         weight = part.weight * part.freshness
         if part.whole:
             self.whole += weight
             return
         if part.coverage:
-            self._summed(part, specs)
+            self._count_accumulator(part, specs)
             return
         covered: list[tuple[int, int]] = []
-        for at, spec in _placed(specs):
+        for at, spec in _with_offsets(specs):
             covered += [(at + a, at + b) for a, b in part.slices.get(spec.name, ((0, spec.length),))]
         self._count(join_slices(covered), weight)
 
@@ -63,9 +66,9 @@ class Coverage:
                 found[inside] = found.get(inside, 0.0) + weight
         return found
 
-    def _summed(self, part: Part, specs: Sequence[SectionSpec]) -> None:
+    def _count_accumulator(self, part: Part, specs: Sequence[SectionSpec]) -> None:
         """An accumulator tells of each section by itself, and need not tell which of its clients are the same."""
-        for at, spec in _placed(specs):
+        for at, spec in _with_offsets(specs):
             rest = part.weight
             for slices, weight in part.coverage.get(spec.name, {}).items():
                 rest -= weight
@@ -77,7 +80,7 @@ class Coverage:
             self.parts[slices] = self.parts.get(slices, 0.0) + weight
 
 
-def _placed(specs: Sequence[SectionSpec]) -> list[tuple[int, SectionSpec]]:
+def _with_offsets(specs: Sequence[SectionSpec]) -> list[tuple[int, SectionSpec]]:
     """Each section with the place where it begins in their one vector."""
     found: list[tuple[int, SectionSpec]] = []
     at = 0

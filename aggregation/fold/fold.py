@@ -31,12 +31,17 @@ def at_once(work: Work, places: range) -> None:
 class Folded:
     """The aggregate of a round.
 
-    sections: of each section of the plan, float64. clients, weight: of how many clients it is, and the sum of their
-    weights. metrics: the training sums, empty where they are not released. freshness: by how much lag has lessened the
-    weight. untrained: by section over the layout, the elements that no update covers; a section that is not named is
-    covered whole. older: the share of the effective weight that was trained on an older version, by its digest. state:
-    what the rule and the noise of later rounds need. clipped, held: how many clients were shortened to a public norm or
-    held to a public range, None where that is not known. dropped: how many clients of groups that are too small.
+    sections: of each section of the plan, float64.
+    clients, weight: of how many clients it is, and the sum of their weights.
+    metrics: the training sums, empty where they are not released.
+    freshness: by how much lag has lessened the weight.
+    untrained: by section over the layout, the elements that no update covers; a section that is not named is covered
+        whole.
+    older: the share of the effective weight that was trained on an older version, by its digest.
+    state: what the rule and the noise of later rounds need.
+    clipped, held: how many clients were shortened to a public norm or held to a public range, None where that is not
+        known.
+    dropped: how many clients of groups that are too small.
     """
 
     sections: Mapping[str, Vector] = field(repr=False)
@@ -72,9 +77,13 @@ class Fold(Generic[S, P]):
 
 @dataclass
 class Tally:
-    """Who is in a state. tasks: of the updates. clients: how many, counting those of an accumulator. weight, effective:
-    the sum of their weights, before and after lag has lessened them. steps: local steps. older: the effective weight of
-    updates that were trained on another version than the round's, by its digest.
+    """Who is in a state.
+
+    tasks: of the updates.
+    clients: how many, counting those of an accumulator.
+    weight, effective: the sum of their weights, before and after lag has lessened them.
+    steps: local steps.
+    older: the effective weight of updates that were trained on another version than the round's, by its digest.
     """
 
     tasks: set[str] = field(default_factory=set[str])
@@ -86,7 +95,7 @@ class Tally:
 
     def take(self, parts: Sequence[Part]) -> None:
         """Count these updates. Raises errors.UpdateRefused (``duplicate_task``), with none of them counted."""
-        self._new([part.task for part in parts])
+        self._require_new_tasks([part.task for part in parts])
         for part in parts:
             effective = part.weight * part.freshness
             self.clients += part.clients
@@ -98,7 +107,7 @@ class Tally:
 
     def join(self, other: "Tally") -> None:
         """Count those of another state too. Raises errors.UpdateRefused (``duplicate_task``)."""
-        self._new(sorted(other.tasks))
+        self._require_new_tasks(sorted(other.tasks))
         self.clients += other.clients
         self.weight += other.weight
         self.effective += other.effective
@@ -115,7 +124,7 @@ class Tally:
         """`Folded.freshness`."""
         return self.effective / self.weight if self.weight else 1.0
 
-    def _new(self, tasks: Sequence[str]) -> None:
+    def _require_new_tasks(self, tasks: Sequence[str]) -> None:
         known = set(self.tasks)
         for task in tasks:
             if task in known:

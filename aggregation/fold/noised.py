@@ -23,7 +23,9 @@ class Clipped:
 
 
 def noised_fold(manifest: Manifest, noise: CentralNoise, server: State) -> Fold[Clipped, Part]:
-    """The fold of one round. server: the server's state, in which an adaptive clipping norm stands.
+    """The fold of one round.
+
+    server: the server's state, in which an adaptive clipping norm stands.
 
     An update whose values cannot be used counts as zeros. No usable update is as good as any number of them: the round
     is noise alone. Sums are not released.

@@ -17,8 +17,10 @@ Arrays = Mapping[str, npt.NDArray[Any]]
 
 @dataclass(frozen=True, kw_only=True)
 class Made:
-    """An update that never was bytes, of which each number has been looked at where it was made. slices: of sections
-    of which it covers a part only; their arrays hold just that part. refused: why there is none.
+    """An update that never was bytes, of which each number has been looked at where it was made.
+
+    slices: of sections of which it covers a part only; their arrays hold just that part.
+    refused: why there is none.
     """
 
     task: str
@@ -33,12 +35,15 @@ class Made:
 class Part:
     """An update that counts.
 
-    weight: of the client, as capped, or of an accumulator's clients together. freshness: what the weight is multiplied
-    by because the update lags; base: the older version that it was trained on, None for the round's own. clients: of
-    how many it is. summed: whether it is an accumulator, whose values hold its weights already. silent: whether its
-    values cannot be used, so that it counts as zeros. sections: its values, where they were kept; else they are read
-    from `update`. slices: of sections that it covers in part. coverage: of an accumulator's sections, the weight of
-    those of its clients that cover no more than these slices.
+    weight: of the client, as capped, or of an accumulator's clients together.
+    freshness: what the weight is multiplied by because the update lags.
+    base: the older version that it was trained on, None for the round's own.
+    clients: of how many it is.
+    summed: whether it is an accumulator, whose values hold its weights already.
+    silent: whether its values cannot be used, so that it counts as zeros.
+    sections: its values, where they were kept; else they are read from `update`.
+    slices: of sections that it covers in part.
+    coverage: of an accumulator's sections, the weight of those of its clients that cover no more than these slices.
     """
 
     task: str

@@ -26,7 +26,10 @@ from coterie.protocol.sections import SectionSpec
 
 @dataclass(frozen=True)
 class RingPart:
-    """One client's vector in the ring. group: the place of the group that it is in."""
+    """One client's vector in the ring.
+
+    group: the place of the group that it is in.
+    """
 
     group: int
     words: RingVector = field(repr=False)
@@ -42,10 +45,14 @@ class Summed:
 
 @dataclass(frozen=True, kw_only=True)
 class Opening:
-    """How the sums of a round become a version. base: the version's digest; groups: how many sums there are; expected:
-    the public number of clients that noised sums are divided by; rule: the text of the reducer of the groups' means,
-    which count alike; central: the coordinator's own noise. fewest: a group of
-    fewer clients is left out, where no attempt has seen to that.
+    """How the sums of a round become a version.
+
+    base: the version's digest.
+    groups: how many sums there are.
+    expected: the public number of clients that noised sums are divided by.
+    rule: the text of the reducer of the groups' means, which count alike.
+    central: the coordinator's own noise.
+    fewest: a group of fewer clients is left out, where no attempt has seen to that.
     """
 
     terms: SecureTerms
@@ -88,12 +95,12 @@ def ring_fold(manifest: Manifest, opening: Opening) -> Fold[tuple[Summed, ...], 
         if not enough:
             raise errors.UpdateRefused("No group of this round has a sum.", code="nothing_usable")
         dropped = sum(group.survivors for group in state) - sum(group.survivors for group in enough)
-        return _opened(manifest, opening, enough, server, dropped)
+        return _decode_groups(manifest, opening, enough, server, dropped)
 
     return Fold(init, add, merge, result)
 
 
-def _opened(manifest: Manifest, opening: Opening, sums: Sequence[Summed], server: State, dropped: int) -> Folded:
+def _decode_groups(manifest: Manifest, opening: Opening, sums: Sequence[Summed], server: State, dropped: int) -> Folded:
     """What the sums of a round's groups say together; of one group without groups."""
     terms, central, specs = opening.terms, opening.central, manifest.sections
     found = [
@@ -154,8 +161,8 @@ def _mean(found: Sequence[Decoded], means: Sequence[SectionSpec], rule: str, ser
     weighing = [group for group in found if group.weight]
     if not weighing:
         raise errors.UpdateRefused(
-            "The updates carry no weight, so they have no mean.",
-            hint="No client's training gave numbers that can be used. If it diverged, lower the learning rate.",
+            "The total weight of the updates is zero, so they have no mean.",
+            hint="No client's training produced usable numbers. If it diverged, lower the learning rate.",
             code="zero_weight",
         )
     vectors = [join(means, group.sections) / group.weight for group in weighing]

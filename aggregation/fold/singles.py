@@ -33,8 +33,9 @@ class Singles:
 
 
 def singles_fold(manifest: Manifest, rule: Reducer, trusted: str | None = None) -> Fold[Singles, Part]:
-    """The fold of a rule that needs single updates. They count alike, whatever their weight or lag. trusted: the task
-    of the update that the rule judges the others by.
+    """The fold of a rule that needs single updates. They count alike, whatever their weight or lag.
+
+    trusted: the task of the update that the rule judges the others by.
     """
     means, sums = means_of(manifest.sections), sums_of(manifest.sections)
 

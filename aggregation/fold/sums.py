@@ -22,8 +22,11 @@ BLOCK = 1 << 15
 
 @dataclass(frozen=True)
 class Sums:
-    """What has been added so far. means: weighted sums of the sections that are means, as one vector; sums: those of
-    the other sections; coverage: the weights behind the means.
+    """What has been added so far.
+
+    means: weighted sums of the sections that are means, as one vector.
+    sums: those of the other sections.
+    coverage: the weights behind the means.
     """
 
     means: Accumulator = field(repr=False)
@@ -49,7 +52,7 @@ def sums_fold(manifest: Manifest, rule: Reducer) -> Fold[Sums, Part]:
             return state
         total = state.means
         for part in parts:
-            total = _added(rule, total, part, means)
+            total = _add_part(rule, total, part, means)
         return Sums(total, state.sums, state.coverage, state.tally)
 
     def merge(left: Sums, right: Sums) -> Sums:
@@ -87,13 +90,13 @@ def add_sums(total: Vector, parts: Sequence[Part], specs: Sequence[SectionSpec])
 def no_weight(count: int) -> errors.UpdateRefused:
     """That updates have no mean."""
     return errors.UpdateRefused(
-        f"{count} updates carry no weight, so there is nothing to average.",
+        f"{count} updates have a total weight of zero, so there is nothing to average.",
         hint="Every client reported zero examples; check the clients' data.",
         code="zero_weight",
     )
 
 
-def _added(rule: Reducer, total: Accumulator, part: Part, specs: Sequence[SectionSpec]) -> Accumulator:
+def _add_part(rule: Reducer, total: Accumulator, part: Part, specs: Sequence[SectionSpec]) -> Accumulator:
     """The accumulator after one more update, which may cover a part only, or be a sum itself."""
     weight = part.weight * part.freshness
     if not part.summed:

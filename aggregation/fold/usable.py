@@ -12,14 +12,17 @@ from coterie.aggregation.staleness import freshness
 from coterie.protocol.header import UpdateHeader
 from coterie.protocol.update import Update
 
-_NO_WEIGHT = "The update weighs nothing: it was made from no examples."
+_NO_WEIGHT = "The weight of the update is zero: it was made from no examples."
 
 
 @dataclass(frozen=True, kw_only=True)
 class CountTerms:
-    """What a round asks of an update. weight_cap: the most that one client may weigh; a larger claim counts as the cap.
-    exponent: how fast an update loses weight that lags (see `coterie.aggregation.staleness`). hidden: whether the
-    coordinator noises the sum, whatever an update holds. single: what needs every single update, None where sums do.
+    """What a round asks of an update.
+
+    weight_cap: the most that one client may weigh; a larger claim counts as the cap.
+    exponent: how fast an update loses weight that lags (see `coterie.aggregation.staleness`).
+    hidden: whether the coordinator noises the sum, whatever an update holds.
+    single: what needs every single update, None where sums do.
     measured: the rule that reads lengths of whole updates, of which sums over parts tell nothing; None for another.
     keep: whether the values stay in memory once they have been looked at; else they are read again when they are added.
     """
@@ -33,7 +36,10 @@ class CountTerms:
 
 
 def count_terms(rule: Reducer, *, weight_cap: int | None, exponent: float = 0.5, hidden: bool = False) -> CountTerms:
-    """The terms of a round under that rule. hidden: whether the coordinator noises the sum."""
+    """The terms of a round under that rule.
+
+    hidden: whether the coordinator noises the sum.
+    """
     by_rule = rule.name if rule.needs == "updates" else None
     return CountTerms(
         weight_cap=weight_cap,
@@ -49,13 +55,14 @@ def count_terms(rule: Reducer, *, weight_cap: int | None, exponent: float = 0.5,
 def usable(given: Update | Made, terms: CountTerms, *, lag: int = 0, base: str | None = None) -> Part:
     """The update as it counts. Each of its numbers is decoded and looked at, once.
 
-    lag: how many versions its base lags; base: that base, None for the round's own.
+    lag: how many versions its base lags.
+    base: that base, None for the round's own.
     Raises errors.UpdateRefused: ``bad_weight`` for an update of weight zero, which counts nowhere, and for an
     accumulator beyond the cap of its clients; ``wrong_kind`` for an accumulator, and ``partial_update`` for an update
     of a part, where single whole updates are needed; ``not_finite`` or ``out_of_range``, unless the coordinator's noise
     hides them: to leave a device out for its values would tell of its rows.
     """
-    return _made(given, terms, lag, base) if isinstance(given, Made) else _read(given, terms, lag, base)
+    return _result_part(given, terms, lag, base) if isinstance(given, Made) else _file_part(given, terms, lag, base)
 
 
 def counted_weight(header: UpdateHeader, cap: int | None) -> float:
@@ -68,7 +75,8 @@ def counted_weight(header: UpdateHeader, cap: int | None) -> float:
         return float(header.weight)
     if header.kind == "accumulator":
         raise errors.UpdateRefused(
-            f"The accumulator of {header.clients} clients weighs {header.weight}; each may weigh {cap} at most.",
+            f"The accumulator of {header.clients} clients has a weight of {header.weight}; at most {cap} per client "
+            "is allowed.",
             code="bad_weight",
         )
     return float(cap)
@@ -91,7 +99,7 @@ def nothing_usable(count: int, reasons: Sequence[str]) -> errors.UpdateRefused:
     )
 
 
-def _made(made: Made, terms: CountTerms, lag: int, base: str | None) -> Part:
+def _result_part(made: Made, terms: CountTerms, lag: int, base: str | None) -> Part:
     silent = made.refused is not None
     if made.refused is not None and not terms.hidden:
         raise errors.UpdateRefused(made.refused)
@@ -111,7 +119,7 @@ def _made(made: Made, terms: CountTerms, lag: int, base: str | None) -> Part:
     )
 
 
-def _read(update: Update, terms: CountTerms, lag: int, base: str | None) -> Part:
+def _file_part(update: Update, terms: CountTerms, lag: int, base: str | None) -> Part:
     header = update.header
     if terms.single is not None and header.kind == "accumulator":
         raise errors.UpdateRefused(
@@ -154,8 +162,8 @@ def part_in_tree(rule: str) -> errors.UpdateRefused:
     aggregator says of a part.
     """
     return errors.UpdateRefused(
-        f"{rule} below an edge aggregator needs updates of the whole model.",
-        hint="Take the reducer mean, or let clients that train parts join the coordinator itself.",
+        f"{rule} behind an edge aggregator needs updates of the whole model.",
+        hint="Use the reducer mean, or let clients that train parts join the coordinator itself.",
         code="partial_update",
     )
 
@@ -164,6 +172,6 @@ def _require_whole(terms: CountTerms, *, whole: bool) -> None:
     if terms.single is not None and not whole:
         raise errors.UpdateRefused(
             f"{terms.single} needs whole updates, and this one covers a part of the model.",
-            hint="Let every client train all tensors, or take the reducer mean or norm_bound.",
+            hint="Let every client train all tensors, or use the reducer mean or norm_bound.",
             code="partial_update",
         )

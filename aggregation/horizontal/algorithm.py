@@ -324,7 +324,7 @@ class MethodTerms(Protocol):
     def own_weights(self) -> bool: ...
 
 
-def _anything(terms: MethodTerms) -> Rules:
+def _no_rules(terms: MethodTerms) -> Rules:
     return ()
 
 
@@ -338,7 +338,7 @@ class Algorithm:
     parameters: Mapping[str, float] = field(default_factory=dict[str, float])
     client: ClientPart = field(default_factory=ClientPart, compare=False, repr=False)
     server: ServerPart = field(default_factory=ServerPart, compare=False, repr=False)
-    needs: Callable[[MethodTerms], Rules] = field(default=_anything, compare=False, repr=False)
+    needs: Callable[[MethodTerms], Rules] = field(default=_no_rules, compare=False, repr=False)
 
     @property
     def stateful(self) -> bool:
@@ -357,11 +357,11 @@ def changes_clients(method: Algorithm) -> str:
         (client.optimizer is not usual.optimizer, "takes the place of the optimizer"),
         (bool(client.probe), "measures a client's rows before it trains"),
         (method.stateful, "keeps tensors on the client from round to round"),
-        (client.begin is not usual.begin or client.start is not usual.start, "makes what training starts from"),
+        (client.begin is not usual.begin or client.start is not usual.start, "computes what training starts from"),
         (client.version is not usual.version, "sends more than the model"),
         (
             client.finish is not usual.finish or client.sections is not usual.sections,
-            "uploads something else than the change of the weights",
+            "uploads something other than the change of the weights",
         ),
         (bool(client.hyper), "adds numbers to the step"),
     )

@@ -44,7 +44,7 @@ def _needs(terms: MethodTerms) -> Rules:
             rounds.buffered and rounds.cohort == 1,
             'FedAsync takes updates one by one: RoundPolicy(mode="buffered", cohort=1)',
         ),
-        *plain_server(terms, "FedAsync", "alpha says itself how long the step is"),
+        *plain_server(terms, "FedAsync", "alpha sets the length of the step"),
     )
 
 

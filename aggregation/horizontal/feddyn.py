@@ -51,7 +51,7 @@ def _begin(context: Begin) -> Arrays:
 
 
 def _needs(terms: MethodTerms) -> Rules:
-    why = "the method says itself where the model goes"
+    why = "the method computes the next model itself"
     return (
         *enough_clients(terms, "FedDyn", terms.algorithm.parameters["clients"]),
         *plain_server(terms, "FedDyn", why),
@@ -60,7 +60,9 @@ def _needs(terms: MethodTerms) -> Rules:
 
 
 def FedDyn(clients: int, alpha: float = 0.01) -> Algorithm:
-    """Dynamic regularisation. clients: m, how many there are in all; alpha > 0: how strong the regulariser is.
+    """Dynamic regularisation.
+
+    clients: m, how many there are in all; alpha > 0: how strong the regulariser is.
 
     Raises errors.ExperimentError for a number out of range.
     """

@@ -47,7 +47,7 @@ def _sections(shapes: Shapes, layout: Layout) -> tuple[SectionSpec, ...]:
 
 
 def _needs(terms: MethodTerms) -> Rules:
-    why = "the method says itself how long the step is"
+    why = "the method sets the length of the step itself"
     return (*plain_server(terms, "FedExP", why), *one_version(terms, "FedExP"))
 
 

@@ -92,11 +92,13 @@ def _select(version: Arrays, probe: Arrays, count: int) -> dict[str, Array]:
 def _needs(terms: MethodTerms) -> Rules:
     numbers = terms.server_optimizer.parameters
     still = not any(numbers.get(name) for name in ("momentum", "beta1"))
-    return ((still, "IFCA needs a server optimizer without momentum: it would move a model that nobody chose"),)
+    return ((still, "IFCA needs a server optimizer without momentum: it would move a model that no client chose"),)
 
 
 def IFCA(clusters: int) -> Algorithm:
-    """Iterative federated clustering. clusters: k, from 1 (FedAvg) to 64.
+    """Iterative federated clustering.
+
+    clusters: k, from 1 (FedAvg) to 64.
 
     Models with running statistics are refused. Raises errors.ExperimentError for another number of clusters.
     """

@@ -36,19 +36,19 @@ SEEN = "seen"
 """``[1]`` beside the last model: 1 when there is one."""
 
 
-def _last(name: str) -> str:
+def _last_name(name: str) -> str:
     return f"last/{name}"
 
 
 def _client_state(shapes: Shapes) -> dict[str, tuple[int, ...]]:
-    return {SEEN: (1,), **{_last(name): shape for name, shape in shapes.trained.items()}}
+    return {SEEN: (1,), **{_last_name(name): shape for name, shape in shapes.trained.items()}}
 
 
 def _begin(context: Begin) -> Arrays:
     """The last model; the round's where there is none."""
     seen = context.client_state[SEEN]
     return {
-        name: context.base[name] + seen * (context.client_state[_last(name)] - context.base[name])
+        name: context.base[name] + seen * (context.client_state[_last_name(name)] - context.base[name])
         for name in context.trained
     }
 
@@ -76,7 +76,7 @@ def _flat(x: Array) -> Array:
 
 
 def _finish(context: Finish) -> Finished:
-    kept = {_last(name): context.end[name] for name in context.trained}
+    kept = {_last_name(name): context.end[name] for name in context.trained}
     seen = context.client_state[SEEN]
     return Finished(sections={DELTA: delta(context)}, client_state={SEEN: seen * 0.0 + 1.0, **kept})
 

@@ -82,7 +82,7 @@ def _needs(terms: MethodTerms) -> Rules:
     return (
         (rule is None or "lr" in rule.hyper, "q-FedAvg needs a clients' optimizer with a learning rate `lr`"),
         *moving(terms, "q-FedAvg", "its step is measured in units of it"),
-        *plain_server(terms, "q-FedAvg", "the method says itself how long the step is"),
+        *plain_server(terms, "q-FedAvg", "the method sets the length of the step itself"),
         *one_version(terms, "q-FedAvg"),
     )
 

@@ -85,7 +85,9 @@ def _needs(terms: MethodTerms) -> Rules:
 
 
 def Scaffold(clients: int) -> Algorithm:
-    """Stochastic controlled averaging. clients: N, how many there are in all, of which a round's cohort is a part.
+    """Stochastic controlled averaging.
+
+    clients: N, how many there are in all, of which a round's cohort is a part.
 
     Raises errors.ExperimentError for a number that is not whole and positive.
     """

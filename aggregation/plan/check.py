@@ -46,8 +46,10 @@ from coterie.protocol.signing import verify_plan
 
 @dataclass(frozen=True, kw_only=True)
 class PlanLimits:
-    """How large a plan may be. parameters: elements of the layout and the frozen tensors together. state: elements
-    that stay on a device between rounds.
+    """How large a plan may be.
+
+    parameters: elements of the layout and the frozen tensors together.
+    state: elements that stay on a device between rounds.
     """
 
     manifest_bytes: int = MANIFEST_BYTES
@@ -67,12 +69,13 @@ def check_plan(
 ) -> Plan:
     """The plan, if everything about it holds.
 
-    manifest: canonical bytes. graphs: stage name → ONNX bytes. signature (base64), signer (public key, hex) as they
-    came with it; allowed_signers: public keys that this side trusts.
-    Guarantees of a returned plan: an allowed key signed exactly these bytes, every graph included; every graph is
-    inside the portable subset and the limits; every input can be filled from its stated source with its stated dtype
-    and shape; a training task yields every section, and all client state. Raises errors.PlanRefused, and nothing
-    else, with one of the codes of the module's table.
+    manifest: canonical bytes.
+    graphs: stage name → ONNX bytes. signature (base64), signer (public key, hex) as they came with it.
+    allowed_signers: public keys that this side trusts. Guarantees of a returned plan: an allowed key signed exactly
+        these bytes, every graph included; every graph is inside the portable subset and the limits; every input can be
+        filled from its stated source with its stated dtype and shape; a training task yields every section, and all
+        client state.
+    Raises errors.PlanRefused, and nothing else, with one of the codes of the module's table.
     """
     bounds = limits or PlanLimits()
     if len(manifest) > bounds.manifest_bytes:

@@ -22,7 +22,7 @@ def check_private(manifest: Manifest) -> None:
     moved = {tensor.key for tensor in train.inputs if tensor.role == "shared"} if train else set[str]()
     rules = (
         (bool(noised), "no weight takes noise"),
-        (noised <= moved, "noise is taken for what is no weight"),
+        (noised <= moved, "noise is added to a tensor that is not a weight"),
         (training.epochs == 1 and training.max_steps is not None, "the number of steps must be max_steps alone"),
         (private.expected < training.batch_size, "a batch must have room for more rows than are expected"),
         (

@@ -64,26 +64,26 @@ def _check_presence(manifest: Manifest, rules: tuple[StageRule, ...]) -> None:
     found = [stage.name for stage in manifest.stages]
     unknown = sorted(set(found) - {rule.name for rule in rules})
     if unknown:
-        raise _misshapen(f"A plan of the shape {manifest.shape!r} has no stage {unknown[0]!r}.")
+        raise _shape_refusal(f"A plan of the shape {manifest.shape!r} has no stage {unknown[0]!r}.")
     missing = [rule.name for rule in rules if rule.needed == "always" and rule.name not in found]
     if missing:
-        raise _misshapen(f"A plan of the shape {manifest.shape!r} needs the stage {missing[0]!r}.")
+        raise _shape_refusal(f"A plan of the shape {manifest.shape!r} needs the stage {missing[0]!r}.")
     if found != [rule.name for rule in rules if rule.name in found]:
         order = ", ".join(rule.name for rule in rules)
-        raise _misshapen(f"The stages of the shape {manifest.shape!r} stand once each, in the order {order}.")
+        raise _shape_refusal(f"The stages of the shape {manifest.shape!r} must appear once each, in the order {order}.")
 
 
 def _check_frame(manifest: Manifest, rule: StageRule, stage: Stage) -> None:
     name = stage.name
     if (stage.over, stage.tasks) != (rule.over, rule.tasks):
-        raise _misshapen(
+        raise _shape_refusal(
             f"Stage {name!r} runs over {stage.over!r} in {', '.join(stage.tasks) or 'no task'}; in the shape "
             f"{manifest.shape!r} it runs over {rule.over!r} in {', '.join(rule.tasks)}."
         )
     if (stage.over == "once") != (stage.batch == 0):
-        raise _misshapen(f"Stage {name!r} runs over {stage.over!r}, which cannot take {stage.batch} rows in a run.")
+        raise _shape_refusal(f"Stage {name!r} runs over {stage.over!r}, which cannot take {stage.batch} rows in a run.")
     if stage.over == "steps" and stage.batch != manifest.training.batch_size:
-        raise _misshapen(
+        raise _shape_refusal(
             f"Stage {name!r} takes {stage.batch} rows in a step, but batches hold {manifest.training.batch_size}."
         )
 
@@ -194,11 +194,11 @@ def _in_layout(layout: Layout | None, key: str) -> Type | None:
     return ("float32", layout.shapes[key]) if layout and key in layout.shapes else None
 
 
-def _among(tensors: Collection[Tensor], key: str) -> Type | None:
+def _type_of_tensor(tensors: Collection[Tensor], key: str) -> Type | None:
     return next((("float32", tensor.shape) for tensor in tensors if tensor.name == key), None)
 
 
-def _batch(manifest: Manifest, stage: Stage, tensor: StageInput) -> Type | None:
+def _type_of_column(manifest: Manifest, stage: Stage, tensor: StageInput) -> Type | None:
     if tensor.key == SAMPLE_WEIGHT:
         return "float32", (stage.batch,)
     if tensor.key == manifest.schema.label.name:
@@ -207,7 +207,7 @@ def _batch(manifest: Manifest, stage: Stage, tensor: StageInput) -> Type | None:
     return None if feature is None else (feature.dtype, (stage.batch, *feature.shape))
 
 
-def _noised(manifest: Manifest, stage: Stage, tensor: StageInput) -> Type | None:
+def _type_of_noise(manifest: Manifest, stage: Stage, tensor: StageInput) -> Type | None:
     """Whole numbers, one for each of a weight that the step moves."""
     moved = (t for t in stage.inputs if t.role == "shared" and t.key == tensor.key)
     return next((("int32", t.shape) for t in moved), None)
@@ -217,11 +217,11 @@ def _as_stated(manifest: Manifest, stage: Stage, tensor: StageInput | StageOutpu
     return tensor.dtype, tensor.shape
 
 
-def _one(known: Collection[str], key: str) -> Type | None:
+def _type_of_scalar(known: Collection[str], key: str) -> Type | None:
     return ("float32", (1,)) if key in known else None
 
 
-def _carried(manifest: Manifest, stage: Stage, tensor: StageOutput) -> Type | None:
+def _type_of_carry(manifest: Manifest, stage: Stage, tensor: StageOutput) -> Type | None:
     into = (t for t in stage.inputs if t.name == tensor.key and t.source in ("state", "zeros"))
     return next(((t.dtype, t.shape) for t in into), None)
 
@@ -236,24 +236,24 @@ _SUPPLIED: Mapping[Source, Callable[[Manifest, Stage, StageInput], Type | None]]
     "frozen": lambda manifest, stage, tensor: _in_layout(
         manifest.frozen.layout if manifest.frozen else None, tensor.key
     ),
-    "client_state": lambda manifest, stage, tensor: _among(manifest.client_state, tensor.key),
+    "client_state": lambda manifest, stage, tensor: _type_of_tensor(manifest.client_state, tensor.key),
     "probe": lambda manifest, stage, tensor: ("float32", (1,)),
-    "hyper": lambda manifest, stage, tensor: _one(manifest.hyper.keys(), tensor.key),
+    "hyper": lambda manifest, stage, tensor: _type_of_scalar(manifest.hyper.keys(), tensor.key),
     "active": lambda manifest, stage, tensor: ("float32", (1,)),
     "random": lambda manifest, stage, tensor: ("float32", tensor.shape),
-    "noise": _noised,
-    "batch": _batch,
+    "noise": _type_of_noise,
+    "batch": _type_of_column,
     "state": _as_stated,
     "zeros": _as_stated,
-    "counter": lambda manifest, stage, tensor: _one(("steps", "weight"), tensor.key),
+    "counter": lambda manifest, stage, tensor: _type_of_scalar(("steps", "weight"), tensor.key),
 }
 _TAKEN: Mapping[Destination, Callable[[Manifest, Stage, StageOutput], Type | None]] = {
-    "carry": _carried,
+    "carry": _type_of_carry,
     "state": _as_stated,
     "probe": lambda manifest, stage, tensor: ("float32", (1,)),
     "upload": _section,
-    "client_state": lambda manifest, stage, tensor: _among(manifest.client_state, tensor.key),
-    "metric": lambda manifest, stage, tensor: _one(manifest.metrics, tensor.key),
+    "client_state": lambda manifest, stage, tensor: _type_of_tensor(manifest.client_state, tensor.key),
+    "metric": lambda manifest, stage, tensor: _type_of_scalar(manifest.metrics, tensor.key),
     "prediction": lambda manifest, stage, tensor: (
         _as_stated(manifest, stage, tensor) if tensor.key == PREDICTION else None
     ),
@@ -279,5 +279,5 @@ def _refused(message: str) -> PlanRefused:
     return PlanRefused(message, code="plan_wiring")
 
 
-def _misshapen(message: str) -> PlanRefused:
+def _shape_refusal(message: str) -> PlanRefused:
     return PlanRefused(message, code="plan_stages")

@@ -127,14 +127,17 @@ class Frozen:
 class Manifest:
     """What a plan is. ``from_bytes`` accepts canonical bytes only, so a plan has one byte string and one id.
 
-    shape: which stages there must be (`coterie.aggregation.plan.shapes`); stages: in the order in which they run.
+    shape: which stages there must be (`coterie.aggregation.plan.shapes`).
+    stages: in the order in which they run.
     layout: the tensors of a model version, in order: those of the model, and what the method sends beside them.
-    client_state: tensors that stay on a device between rounds, zeros at first. sections: what an update holds;
-    ``metrics`` is the last.
-    codecs: for sections over the layout, by preference. broadcast: what a version may be: any floats, or the one before
-    plus levels of 8 bits, which devices that have that one fetch in a quarter of the bytes. metrics: names of the sums,
-    ``examples`` first. hyper: defaults of the hyper-parameters that a task may set. algorithm, optimizer: for people
-    and for the server; a device ignores them.
+    client_state: tensors that stay on a device between rounds, zeros at first.
+    sections: what an update holds; ``metrics`` is the last.
+    codecs: for sections over the layout, by preference.
+    broadcast: what a version may be: any floats, or the one before plus levels of 8 bits, which devices that have that
+        one fetch in a quarter of the bytes.
+    metrics: names of the sums, ``examples`` first.
+    hyper: defaults of the hyper-parameters that a task may set.
+    algorithm, optimizer: for people and for the server; a device ignores them.
     """
 
     name: str

@@ -27,7 +27,10 @@ _MOST_ROWS = 1 << 31
 
 @dataclass(frozen=True, kw_only=True)
 class StepNoise:
-    """Noise in whole multiples of ``grid``, a power of two. deviation: in units of the gradient, as the grid is."""
+    """Noise in whole multiples of ``grid``, a power of two.
+
+    deviation: in units of the gradient, as the grid is.
+    """
 
     grid: float
     deviation: float
@@ -51,7 +54,10 @@ class PrivateSteps:
     rows: int
 
     def noise(self, *, batch: int, length: int) -> "StepNoise":
-        """What the host draws for a step. batch: the most rows of one. length: how many numbers the gradient has.
+        """What the host draws for a step.
+
+        batch: the most rows of one.
+        length: how many numbers the gradient has.
 
         The sum of a batch is moved to the noise's grid before they are added, so two sums a row apart may be further
         apart than the clip (`coterie.privacy.dp.noise.gaussian.sensitivity`): the noise is made for that. Raises

@@ -19,8 +19,10 @@ SHAPE_NAMES: tuple[ShapeName, ...] = get_args(ShapeName)
 class StageRule:
     """What a stage of a shape must be.
 
-    sources, destinations: those that it may have. fills: destinations that it must fill whole: every section, every
-    tensor of the client state, every metric, the prediction. reads: (source, key) of inputs that it must have.
+    sources, destinations: those that it may have.
+    fills: destinations that it must fill whole: every section, every tensor of the client state, every metric, the
+        prediction.
+    reads: (source, key) of inputs that it must have.
     sums_metrics: whether it carries a sum for each metric of the plan from step to step.
     """
 

@@ -149,10 +149,11 @@ class Stage:
     """One stage of a plan.
 
     tasks: in which it runs. A training works on the rows that a device trains on, an evaluation on those that it holds
-    out, a prediction on those that it is given. over: what it runs over: ``once``; ``pass``, each batch of the task's
-    rows in their order; ``steps``, the batches of a training, as the manifest's ``training`` draws them, each step
-    going on from what the one before carried. batch: rows that one run takes; 0 where it takes none. sha256, size: of
-    the file of its graph.
+        out, a prediction on those that it is given.
+    over: what it runs over: ``once``; ``pass``, each batch of the task's rows in their order; ``steps``, the batches of
+        a training, as the manifest's ``training`` draws them, each step going on from what the one before carried.
+    batch: rows that one run takes; 0 where it takes none.
+    sha256, size: of the file of its graph.
     """
 
     name: str

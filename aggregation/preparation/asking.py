@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from coterie.aggregation.analytics.noise import Noised
-from coterie.aggregation.analytics.rule import MOST_COMPARED, TALLY, TOLD, method
+from coterie.aggregation.analytics.rule import MOST_COMPARED, SETTINGS, TALLY, method
 from coterie.aggregation.analytics.tally import linear, parameters
 from coterie.aggregation.experiment import Experiment
 from coterie.aggregation.preparation import rule as rules
@@ -86,14 +86,14 @@ class _Surveyed(Module):
         if rule.numbers:
             parts = [xp.reshape(rows[part.name], (count, part.elements)) for part in self.draft.numbers]
             weights = xp.reshape(tally[1:middle], (rule.numbers, rule.bins))
-            bins = [params[TOLD + name] for name in (LOW, WIDTH, LOGARITHMIC)]
+            bins = [params[SETTINGS + name] for name in (LOW, WIDTH, LOGARITHMIC)]
             values = xp.matrix_transpose(parts[0] if len(parts) == 1 else xp.concat(parts, axis=1))
             found = found + xp.sum(in_bins(values, bins[0], bins[1], bins[2], weights), axis=0)
         if rule.texts:
             texts = xp.stack([xp.astype(rows[part.name], xp.float32) for part in self.draft.categories], axis=1)
             weights = xp.reshape(tally[middle:], (rule.texts, rule.most, COLUMNS))
             discovered = xp.asarray([float(part.among is None) for part in self.draft.categories], dtype=xp.float32)
-            stage, slots = params[TOLD + rules.STAGE], params[TOLD + rules.SLOTS]
+            stage, slots = params[SETTINGS + rules.STAGE], params[SETTINGS + rules.SLOTS]
             texts = xp.reshape(texts, (count, rule.texts, LONGEST))
             found = found + of_texts(texts, stage, slots, weights, matrix(self.hash_seed), discovered)
         return found

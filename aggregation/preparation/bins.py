@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from coterie.aggregation.analytics.rule import Told
+from coterie.aggregation.analytics.rule import Settings
 
 LOW, WIDTH, LOGARITHMIC = "low", "width", "logarithmic"
 """The names under which devices are told of them."""
@@ -26,8 +26,10 @@ Vector = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Range:
-    """Where even bins lie, for each of some groups of numbers. low, width: ``[groups]``, of the first bin's lower edge
-    and of a bin; logarithmic: whether they are those of s.
+    """Where even bins lie, for each of some groups of numbers.
+
+    low, width: ``[groups]``, of the first bin's lower edge and of a bin.
+    logarithmic: whether they are those of s.
     """
 
     low: Vector
@@ -40,11 +42,11 @@ class Range:
         return Range(np.full(groups, -REACH), np.full(groups, 2 * REACH / bins), True)
 
     @staticmethod
-    def of_told(told: Told) -> "Range":
-        """The inverse of `told`."""
-        return Range(told[LOW].astype(float), told[WIDTH].astype(float), bool(told[LOGARITHMIC][0]))
+    def of_settings(settings: Settings) -> "Range":
+        """The inverse of `settings`."""
+        return Range(settings[LOW].astype(float), settings[WIDTH].astype(float), bool(settings[LOGARITHMIC][0]))
 
-    def told(self) -> dict[str, npt.NDArray[np.float32]]:
+    def settings(self) -> dict[str, npt.NDArray[np.float32]]:
         """What devices are told of it."""
         return {
             LOW: self.low.astype(np.float32),
@@ -60,9 +62,11 @@ class Range:
     def narrowed(self, counts: Vector, whole: float, tail: float, floor: float) -> "Range":
         """The even bins that hold all but ``tail`` of the counts at either end, and one bin more on both sides.
 
-        counts: ``[groups, bins]`` in these bins. whole: how many there are of each group, or about so many. floor: a
-        count below it is taken for noise, as zero; bins are joined until what is left is nearly all that there is.
-        Where no bins stand out of the noise, the range stays as it is; where it was logarithmic, it becomes -1 to 1.
+        counts: ``[groups, bins]`` in these bins.
+        whole: how many there are of each group, or about so many.
+        floor: a count below it is taken for noise, as zero; bins are joined until what is left is nearly all that there
+            is. Where no bins stand out of the noise, the range stays as it is; where it was logarithmic, it becomes -1
+            to 1.
         """
         groups, bins = counts.shape
         edges = self.edges(bins)

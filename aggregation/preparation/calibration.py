@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie import errors
-from coterie.aggregation.analytics.rule import HIGH, LOW, TALLY, TOLD, largest_of, method, shapes_of
+from coterie.aggregation.analytics.rule import HIGH, LOW, SETTINGS, TALLY, largest_of, method, shapes_of
 from coterie.aggregation.analytics.tally import linear, parameters
 from coterie.aggregation.preparation import bins
 from coterie.aggregation.preparation.ranges import BINS, RangesRule, calibrate_rule
@@ -70,11 +70,11 @@ class Calibration:
         from coterie.aggregation.experiment import Experiment
         from coterie.compute.optim import sgd
 
-        batch, rule = self._batch, self._rule(largest_of(clients))
+        batch, rule = self._batch_size, self._rule(largest_of(clients))
         return Experiment(
             name=name,
-            model=_Counted(self._revealing, self.tensors, self._features, rule),
-            schema=self._raw,
+            model=_Counted(self._activation_model, self.tensors, self._features, rule),
+            schema=self._raw_schema,
             loss=linear,
             optimizer=sgd(1.0),
             algorithm=method(rule),
@@ -98,19 +98,20 @@ class Calibration:
         rule = self._rule(1)
         if {name: value.shape for name, value in version.items()} != shapes_of(rule):
             raise errors.InputError(
-                f"This version is no answer to a calibration of {rule.tensors} tensors.",
+                f"This version is not the result of a calibration of {rule.tensors} tensors.",
                 hint="Read the newest version of the experiment that was made from this very calibration.",
                 code="query_mismatch",
             )
         total = (version[HIGH].astype(np.float64) + version[LOW]).reshape(rule.tensors, BINS)
-        found = bins.Range.of_told({name: version[TOLD + name] for name in rule.told})
+        found = bins.Range.of_settings({name: version[SETTINGS + name] for name in rule.settings})
         histograms: dict[str, Histogram] = {}
         for name, counts, edges in zip(self.tensors, total, found.edges(BINS), strict=True):
             held = np.flatnonzero(counts > 0)
             if found.logarithmic or not held.size:
                 raise errors.ExperimentError(
-                    f"Nothing is known of the tensor {name!r}: the calibration has not finished, or nobody answered.",
-                    hint="Ask again, with more clients there or a longer deadline_s.",
+                    f"There is no calibration of the tensor {name!r}: the calibration has not finished, or no "
+                    "client answered.",
+                    hint="Ask again when more clients are online, or with a longer deadline_s.",
                     code="survey_unanswered",
                 )
             histograms[name] = Histogram(
@@ -139,7 +140,7 @@ class Calibration:
         return model.freeze("*") if (*model.parameters, *model.buffers) else model
 
     @cached_property
-    def _revealing(self) -> ImportedModel:
+    def _activation_model(self) -> ImportedModel:
         """The model that gives those of the activations that it computes, and not the inputs among them."""
         taken = {given.name for given in self._imported.inputs}
         computed = [name for name in self.tensors if name not in taken]
@@ -163,13 +164,13 @@ class Calibration:
         return found
 
     @cached_property
-    def _batch(self) -> int:
+    def _batch_size(self) -> int:
         """How many rows the model takes at once."""
         sizes = [given.sizes[0] for given in self._imported.inputs if given.sizes]
         return next((size for size in sizes if isinstance(size, int)), ROWS)
 
     @cached_property
-    def _raw(self) -> DataSchema:
+    def _raw_schema(self) -> DataSchema:
         """The schema without normalisation, which the model does itself."""
         features = tuple(replace(feature, offset=0.0, scale=1.0) for feature in self.schema.features)
         return DataSchema(features, self.schema.label)
@@ -219,7 +220,7 @@ class _Counted(Module):
             results = self.model.run(weights, given)
             activations |= zip(computed, results if len(computed) > 1 else (results,), strict=True)
         tally = xp.reshape(params[TALLY], (self.rule.tensors, BINS))
-        low, width, logarithmic = (params[TOLD + name] for name in (bins.LOW, bins.WIDTH, bins.LOGARITHMIC))
+        low, width, logarithmic = (params[SETTINGS + name] for name in (bins.LOW, bins.WIDTH, bins.LOGARITHMIC))
         total: Array | None = None
         for place, name in enumerate(self.tensors):
             values = xp.astype(activations[name], xp.float32)

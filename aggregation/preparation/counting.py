@@ -18,8 +18,11 @@ from coterie.compute.array import Array
 def in_bins(values: Array, low: Array, width: Array, logarithmic: Array, weights: Array) -> Array:
     """Of each value the weight of its bin; a value beyond all bins is in the one at the end.
 
-    values: ``[groups, N]``. low, width: ``[groups]``; logarithmic: ``[1]``, one where these are of the signed
-    logarithm, else zero. weights: ``[groups, bins]``, bins a power of two. Returns ``[groups, N]``.
+    values: ``[groups, N]``.
+    low, width: ``[groups]``.
+    logarithmic: ``[1]``, one where these are of the signed logarithm, else zero.
+    weights: ``[groups, bins]``, bins a power of two.
+    Returns ``[groups, N]``.
     """
     groups, bins = weights.shape
     inner = 1 << round(math.log2(bins) / 2)
@@ -32,9 +35,14 @@ def in_bins(values: Array, low: Array, width: Array, logarithmic: Array, weights
 
 
 def of_texts(texts: Array, stage: Array, slots: Array, weights: Array, matrix: Matrix, discovered: Array) -> Array:
-    """Of each row the weights of what its texts add. texts: bytes ``[B, columns, LONGEST]`` as float32. stage: ``[4]``;
-    slots: ``[columns, most, 3]``; weights: ``[columns, most, COLUMNS]``; see `rule`. discovered: ``[columns]``, one
-    where texts are to be found and not declared. Returns ``[B]``.
+    """Of each row the weights of what its texts add.
+
+    texts: bytes ``[B, columns, LONGEST]`` as float32.
+    stage: ``[4]``.
+    slots: ``[columns, most, 3]``.
+    weights: ``[columns, most, COLUMNS]``; see `rule`.
+    discovered: ``[columns]``, one where texts are to be found and not declared.
+    Returns ``[B]``.
     """
     rows, columns = texts.shape[:2]
     bits = _bits(texts)

@@ -21,7 +21,8 @@ Scaling: TypeAlias = Literal["standard", "robust", "range"]
 class Number:
     """A feature of numbers that is to be normalised, each element of it by its own statistics.
 
-    columns: of a CSV, one for each element; the name when empty. shape: of one row; that of the columns when empty.
+    columns: of a CSV, one for each element; the name when empty.
+    shape: of one row; that of the columns when empty.
     low, high: as in `Feature`.
     """
 
@@ -51,9 +52,11 @@ class Number:
 
 @dataclass(frozen=True)
 class Category:
-    """A feature or a label whose cells are texts. column: of a CSV; the name when None. among: the texts that there can
-    be, which are then counted and none else looked for; None to find them. A text of more than `LONGEST` bytes is not
-    found.
+    """A feature or a label whose cells are texts.
+
+    column: of a CSV; the name when None.
+    among: the texts that there can be, which are then counted and none else looked for; None to find them. A text of
+        more than `LONGEST` bytes is not found.
     """
 
     name: str

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from coterie import errors
 from coterie.aggregation.analytics.noise import NOISE, above_noise
-from coterie.aggregation.analytics.rule import Told
+from coterie.aggregation.analytics.rule import Settings
 from coterie.aggregation.preparation.bins import LOGARITHMIC, WIDTH, Range
 from coterie.aggregation.preparation.draft import Category, Draft, Number
 from coterie.aggregation.preparation.hashing import BITS, MARK, digits_of, text_of
@@ -26,7 +26,8 @@ class FoundNumber:
     """One number of a row, over all rows that answered, its values cut to [low, high].
 
     error: by how much the mean may be wrong; the deviation likewise. Half a bin always, and where the sums were noised
-    three deviations of what that makes of the mean. bin: the width of one.
+        three deviations of what that makes of the mean.
+    bin: the width of one.
     """
 
     name: str
@@ -47,9 +48,12 @@ class FoundNumber:
 
 @dataclass(frozen=True)
 class FoundCategory:
-    """A column of text. counts: text → rows, in the order of the schema. missing: rows with no text or one that is too
-    long, where that was seen to be frequent. unreadable: frequent hashes of which no text was found, because two texts
-    share them or noise hid it. full: whether there was no room for another text, so that some may be missed.
+    """A column of text.
+
+    counts: text → rows, in the order of the schema.
+    missing: rows with no text or one that is too long, where that was seen to be frequent.
+    unreadable: frequent hashes of which no text was found, because two texts share them or noise hid it.
+    full: whether there was no room for another text, so that some may be missed.
     """
 
     name: str
@@ -99,24 +103,28 @@ class Prepared:
         return tuple(found)
 
 
-def read(draft: Draft, rule: SurveyRule, sheet: Sheet, told: Told, *, share: float, fewest: int, seed: int) -> Prepared:
+def read(
+    draft: Draft, rule: SurveyRule, sheet: Sheet, settings: Settings, *, share: float, fewest: int, seed: int
+) -> Prepared:
     """What the sums of the last round say. Raises errors.ExperimentError (``survey_unanswered``)."""
-    noise = float(told[NOISE][0])
+    noise = float(settings[NOISE][0])
     floor = above_noise(noise, rule.size)
     if sheet.rows < max(1.0, 3 * noise):
-        raise _unanswered(f"About {sheet.rows:.0f} rows answered, which the noise of {noise:.3g} rows hides")
+        raise _unanswered(f"About {sheet.rows:.0f} rows answered, too few against the noise of {noise:.3g} rows")
     numbers: list[FoundNumber] = []
     features: dict[str, Feature] = {}
     for part in draft.numbers:
         at = len(numbers)
         numbers += [
-            _number(_element(part, n), sheet.numbers[at + n], told, at + n, noise) for n in range(part.elements)
+            _number(_element(part, n), sheet.numbers[at + n], settings, at + n, noise) for n in range(part.elements)
         ]
         features[part.name] = _normalised(part, numbers[at:])
     # What stands in a few rows is told only where everybody knew beforehand that it may.
     least = max(share * sheet.rows, floor, 1.0)
     found = [
-        _category(part, sheet.texts[column], told[SLOTS][column], max(least, fewest if part.among is None else 0), seed)
+        _category(
+            part, sheet.texts[column], settings[SLOTS][column], max(least, fewest if part.among is None else 0), seed
+        )
         for column, part in enumerate(draft.categories)
     ]
     named = {category.name: category for category in found}
@@ -141,12 +149,12 @@ def _element(part: Number, place: int) -> str:
 _QUARTILES = np.array([0.25, 0.5, 0.75])
 
 
-def _number(name: str, counts: Vector, told: Told, place: int, noise: float) -> FoundNumber:
-    width = float(told[WIDTH][place])
+def _number(name: str, counts: Vector, settings: Settings, place: int, noise: float) -> FoundNumber:
+    width = float(settings[WIDTH][place])
     whole = float(counts.sum())
-    if bool(told[LOGARITHMIC][0]) or not whole > 0:
-        raise _unanswered(f"Nothing is known of the numbers of {name!r}")
-    edges = Range.of_told(told).edges(counts.size)[place]
+    if bool(settings[LOGARITHMIC][0]) or not whole > 0:
+        raise _unanswered(f"No value of {name!r} was counted")
+    edges = Range.of_settings(settings).edges(counts.size)[place]
     middles = (edges[:-1] + edges[1:]) / 2
     mean = float(counts @ middles / whole)
     variance = max(float(counts @ (middles - mean) ** 2 / whole), 0.0)
@@ -173,7 +181,8 @@ def _normalised(part: Number, found: list[FoundNumber]) -> Feature:
     for number, pair in zip(found, pairs, strict=True):
         if max(map(abs, pair)) >= MOST_NORMALISED:
             raise _unanswered(
-                f"The numbers of {number.name!r} go from {number.low:.3g} to {number.high:.3g}, too far to be scaled",
+                f"The numbers of {number.name!r} go from {number.low:.3g} to {number.high:.3g}, too wide a range to "
+                "be scaled",
                 hint="Raise `tail` above the share of wrong values, or refuse these by low and high of the Number.",
             )
     offset = tuple(float(np.float32(pair[0])) for pair in pairs)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from coterie.aggregation.analytics.checks import whole
-from coterie.aggregation.analytics.rule import LARGEST_EXACT, Told
+from coterie.aggregation.analytics.rule import LARGEST_EXACT, Settings
 from coterie.aggregation.preparation.bins import Range
 from coterie.aggregation.reducers import Vector
 
@@ -22,11 +22,14 @@ MOST_TENSORS = 4_096
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RangesRule:
-    """See `coterie.aggregation.analytics.rule.Sums`. tensors: how many there are."""
+    """See `coterie.aggregation.analytics.rule.Sums`.
+
+    tensors: how many there are.
+    """
 
     parameters: dict[str, float]
-    told: Told
-    advance: Callable[[Vector, Told, int], Told]
+    settings: Settings
+    advance: Callable[[Vector, Settings, int], Settings]
     largest: int
     tensors: int
     name: str = NAME
@@ -43,20 +46,22 @@ class RangesRule:
 
 
 def calibrate_rule(tensors: float, largest: float) -> RangesRule:
-    """The rule of a calibration of so many tensors. largest: see `Sums`. Raises errors.ExperimentError
-    (``query_invalid``).
+    """The rule of a calibration of so many tensors.
+
+    largest: see `Sums`.
+    Raises errors.ExperimentError (``query_invalid``).
     """
     count = whole(NAME, "tensors", tensors, least=1, most=MOST_TENSORS)
     reach = whole(NAME, "largest", largest, least=1, most=LARGEST_EXACT)
 
-    def advance(total: Vector, told: Told, round: int) -> Told:
+    def advance(total: Vector, settings: Settings, round: int) -> Settings:
         if round > 1:
-            return told
-        return Range.of_told(told).narrowed(total.reshape(count, BINS), 0.0, tail=0.0, floor=0.0).told()
+            return settings
+        return Range.of_settings(settings).narrowed(total.reshape(count, BINS), 0.0, tail=0.0, floor=0.0).settings()
 
     return RangesRule(
         parameters={"tensors": float(count), "largest": float(reach)},
-        told=Range.everything(count, BINS).told(),
+        settings=Range.everything(count, BINS).settings(),
         advance=advance,
         largest=reach,
         tensors=count,

@@ -28,7 +28,7 @@ import numpy.typing as npt
 from coterie import errors
 from coterie.aggregation.analytics.checks import number, whole
 from coterie.aggregation.analytics.noise import NOISE, above_noise
-from coterie.aggregation.analytics.rule import LARGEST_EXACT, Told
+from coterie.aggregation.analytics.rule import LARGEST_EXACT, Settings
 from coterie.aggregation.preparation.bins import Range
 from coterie.aggregation.preparation.hashing import COLUMNS, DIGIT, DIGITS
 from coterie.aggregation.reducers import Vector
@@ -48,11 +48,14 @@ Slots = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SurveyRule:
-    """See `coterie.aggregation.analytics.rule.Sums`. numbers, bins, texts, most: how many there are of each."""
+    """See `coterie.aggregation.analytics.rule.Sums`.
+
+    numbers, bins, texts, most: how many there are of each.
+    """
 
     parameters: dict[str, float]
-    told: Told
-    advance: Callable[[Vector, Told, int], Told]
+    settings: Settings
+    advance: Callable[[Vector, Settings, int], Settings]
     rounds: int
     largest: int
     clipped: bool
@@ -102,9 +105,13 @@ def survey_rule(
     clipped: float,
     slots: Slots | None = None,
 ) -> SurveyRule:
-    """The rule of a survey. share: of the rows, and fewest: how many rows, that a text must reach to be found. tail: of
-    the counts, that lies outside a number's range at either end. noise: its deviation on every sum. largest, clipped:
-    see `Sums`; clipped is 0 or 1. slots: digits of the declared texts, ``[texts, most, 3]``, which only who asks knows.
+    """The rule of a survey.
+
+    share: of the rows, and fewest: how many rows, that a text must reach to be found.
+    tail: of the counts, that lies outside a number's range at either end.
+    noise: its deviation on every sum.
+    largest, clipped: see `Sums`; clipped is 0 or 1.
+    slots: digits of the declared texts, ``[texts, most, 3]``, which only who asks knows.
 
     Raises errors.ExperimentError (``query_invalid``).
     """
@@ -131,17 +138,17 @@ def survey_rule(
         )
     floor = above_noise(deviation, size)
 
-    def advance(total: Vector, told: Told, round: int) -> Told:
+    def advance(total: Vector, settings: Settings, round: int) -> Settings:
         sheet = rule.split(total)
-        after = dict(told)
+        after = dict(settings)
         if groups and round < rounds:
-            after |= Range.of_told(told).narrowed(sheet.numbers, sheet.rows, outside, floor).told()
+            after |= Range.of_settings(settings).narrowed(sheet.numbers, sheet.rows, outside, floor).settings()
         if columns and round < rounds:
             after[STAGE] = _stage(round + 1, rounds)
             least = max(least_share * sheet.rows * (1 - 1e-12), floor, few)
-            after[SLOTS] = told[SLOTS].copy()
+            after[SLOTS] = settings[SLOTS].copy()
             for column in range(known, columns):
-                after[SLOTS][column] = _followed(told[SLOTS][column], sheet.texts[column], round - 1, least)
+                after[SLOTS][column] = _next_slots(settings[SLOTS][column], sheet.texts[column], round - 1, least)
         return after
 
     rule = SurveyRule(
@@ -157,7 +164,7 @@ def survey_rule(
             "largest": float(reach),
             "clipped": float(short),
         },
-        told=_first(groups, bins, columns, known, places, deviation, rounds, slots),
+        settings=_first_settings(groups, bins, columns, known, places, deviation, rounds, slots),
         advance=advance,
         rounds=rounds,
         largest=reach,
@@ -170,18 +177,18 @@ def survey_rule(
     return rule
 
 
-def _first(
+def _first_settings(
     numbers: int, bins: int, texts: int, declared: int, most: int, noise: float, rounds: int, slots: Slots | None
 ) -> dict[str, npt.NDArray[np.float32]]:
-    told = {NOISE: np.array([noise], np.float32)}
+    settings = {NOISE: np.array([noise], np.float32)}
     if numbers:
-        told |= Range.everything(numbers, bins).told()
+        settings |= Range.everything(numbers, bins).settings()
     if texts:
         known = np.full((texts, most, DIGITS), UNUSED, np.float32) if slots is None else slots.copy()
         known[declared:] = UNUSED
         known[declared:, 0] = OPEN
-        told |= {STAGE: _stage(1, rounds), SLOTS: known}
-    return told
+        settings |= {STAGE: _stage(1, rounds), SLOTS: known}
+    return settings
 
 
 def _stage(round: int, rounds: int) -> npt.NDArray[np.float32]:
@@ -191,7 +198,7 @@ def _stage(round: int, rounds: int) -> npt.NDArray[np.float32]:
     return stage
 
 
-def _followed(slots: Slots, sums: Vector, digit: int, least: float) -> Slots:
+def _next_slots(slots: Slots, sums: Vector, digit: int, least: float) -> Slots:
     """The slots after a round that asked for the digit: the most frequent prefixes with it, and of equals the first.
 
     slots: ``[most, 3]``; sums: ``[most, COLUMNS]``. After the last digit they stay.

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from coterie import errors
 from coterie.aggregation.analytics.checks import whole
 from coterie.aggregation.analytics.noise import NOISE, Noised, check_ring, checked, deviation
-from coterie.aggregation.analytics.rule import HIGH, LARGEST_EXACT, LOW, TOLD, largest_of, shapes_of
+from coterie.aggregation.analytics.rule import HIGH, LARGEST_EXACT, LOW, SETTINGS, largest_of, shapes_of
 from coterie.aggregation.preparation.draft import Draft
 from coterie.aggregation.preparation.hashing import DIGITS, digits_of
 from coterie.aggregation.preparation.prepared import Prepared, read
@@ -106,14 +106,15 @@ class Survey:
     ) -> Experiment:
         """The experiment that asks ``clients`` clients in each round; `simulate` and `submit` take it.
 
-        secure_aggregation: as in `Experiment`; the sums stay exact in it. privacy: hides every client as a whole; its
-        ``clip`` is in rows: a client of more rows counts like one of about so many. What sums cannot have is refused:
-        see `coterie.aggregation.analytics.noise.checked`. policy: further fields of the `RoundPolicy`, such as
-        ``min_updates`` and ``deadline_s``. Raises errors.ExperimentError (``query_invalid``), and as `Experiment` does.
+        secure_aggregation: as in `Experiment`; the sums stay exact in it.
+        privacy: hides every client as a whole; its ``clip`` is in rows: a client of more rows counts like one of about
+            so many. What sums cannot have is refused: see `coterie.aggregation.analytics.noise.checked`.
+        policy: further fields of the `RoundPolicy`, such as ``min_updates`` and ``deadline_s``.
+        Raises errors.ExperimentError (``query_invalid``), and as `Experiment` does.
         """
         from coterie.aggregation.preparation.asking import experiment
 
-        def asked(terms: _Terms) -> Experiment:
+        def experiment_of(terms: _Terms) -> Experiment:
             return experiment(
                 self.draft,
                 self.rule(terms),
@@ -127,14 +128,14 @@ class Survey:
             )
 
         if privacy is None:
-            return asked(_Terms(largest=largest_of(clients)))
+            return experiment_of(_Terms(largest=largest_of(clients)))
         checked("A survey", privacy)
         # How much noise there is, depends on how the experiment's rounds run, and it knows that itself.
         noised = _Terms(noise=1.0, clipped=True)
-        provisional, rule = asked(noised), self.rule(noised)
+        provisional, rule = experiment_of(noised), self.rule(noised)
         # A row adds one to the number of rows and to a bin of each number, which seldom share a block.
         check_ring("A survey", provisional, shapes_of(rule), rule.size, peak=(1 + rule.numbers) ** -0.5)
-        return asked(replace(noised, noise=deviation(provisional, shapes_of(rule))))
+        return experiment_of(replace(noised, noise=deviation(provisional, shapes_of(rule))))
 
     def answer(self, version: Mapping[str, npt.NDArray[Any]]) -> Prepared:
         """What a finished survey's model version says.
@@ -142,19 +143,19 @@ class Survey:
         Raises errors.InputError (``query_mismatch``) for a version of anything else; errors.ExperimentError
         (``survey_unanswered``) naming a column of which too little is known.
         """
-        told = version.get(TOLD + NOISE, np.zeros(1))
-        noise = float(told[0]) if told.shape == (1,) and np.isfinite(told).all() else 0.0
+        settings = version.get(SETTINGS + NOISE, np.zeros(1))
+        noise = float(settings[0]) if settings.shape == (1,) and np.isfinite(settings).all() else 0.0
         rule = self.rule(_Terms(noise=abs(noise)))
         if {name: value.shape for name, value in version.items()} != shapes_of(rule):
             raise errors.InputError(
-                f"This version holds {', '.join(sorted(version))[:200] or 'nothing'}, which is no answer to this "
-                f"survey's {rule.size} sums.",
+                f"This version holds {', '.join(sorted(version))[:200] or 'nothing'}, which is not the result of "
+                f"this survey's {rule.size} sums.",
                 hint="Read the newest version of the experiment that was made from this very survey.",
                 code="query_mismatch",
             )
         total = version[HIGH].astype(np.float64) + version[LOW]
-        told = {name: version[TOLD + name] for name in rule.told}
-        return read(self.draft, rule, rule.split(total), told, share=self.share, fewest=self.fewest, seed=self.seed)
+        settings = {name: version[SETTINGS + name] for name in rule.settings}
+        return read(self.draft, rule, rule.split(total), settings, share=self.share, fewest=self.fewest, seed=self.seed)
 
     def _slots(self) -> npt.NDArray[np.float32] | None:
         categories = self.draft.categories

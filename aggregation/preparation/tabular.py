@@ -22,7 +22,8 @@ def tabular(
     """A model of all of the schema's numbers and categories: wide and deep where there are both, else an MLP over what
     there is.
 
-    outputs: of the last layer; as many as the label has classes when None. hidden, size: see `WideAndDeep`.
+    outputs: of the last layer; as many as the label has classes when None.
+    hidden, size: see `WideAndDeep`.
     Raises errors.ExperimentError (``model_mismatch``) for a feature that is neither, and for outputs that nobody says.
     """
     categories = tuple(feature.name for feature in schema.features if feature.vocabulary is not None)

@@ -41,10 +41,12 @@ rounds before. Both are the coordinator's secrets, as all server state is.
 
 @dataclass(frozen=True, kw_only=True)
 class CentralNoise:
-    """How one round's sum is noised. round: its number, from 1, of `rounds` at most. expected: the public number that
-    the sum is divided by, the cohort that was asked for and never the one that came. seed: 32 bytes that nobody else
-    knows, of this round alone; the same seed gives the same noise. groups: how many sums the round's devices make, each
-    device being in one of them.
+    """How one round's sum is noised.
+
+    round: its number, from 1, of `rounds` at most.
+    expected: the public number that the sum is divided by, the cohort that was asked for and never the one that came.
+    seed: 32 bytes that nobody else knows, of this round alone; the same seed gives the same noise.
+    groups: how many sums the round's devices make, each device being in one of them.
     """
 
     privacy: UserLevel
@@ -57,8 +59,11 @@ class CentralNoise:
 
 @dataclass(frozen=True)
 class NoisedMean:
-    """What may be released of a round. mean: float64. clip: the norm that held in this round. state: for the next
-    round, not for release.
+    """What may be released of a round.
+
+    mean: float64.
+    clip: the norm that held in this round.
+    state: for the next round, not for release.
     """
 
     mean: Vector

@@ -37,8 +37,9 @@ class Contribution:
 
 def contribution(specs: Sequence[SectionSpec], sections: Sections, *, before: State, after: State) -> Contribution:
     """The sections of a training, of which those that are not about metrics are zeros if any of them is not finite,
-    leaves its public range or has another length. before, after: the client state as it was, and as training left it;
-    it stays as it was if either cannot be used.
+    leaves its public range or has another length.
+
+    before, after: the client state as it was, and as training left it; it stays as it was if either cannot be used.
     """
     if not all(_fits(spec, sections.get(spec.name)) for spec in specs if spec.name != METRICS):
         return zeros(specs, before)
@@ -50,7 +51,7 @@ def contribution(specs: Sequence[SectionSpec], sections: Sections, *, before: St
 
 def zeros(specs: Sequence[SectionSpec], before: State) -> Contribution:
     """What stands in for a training that cannot be used: zeros, or the numbers nearest to them in a public range."""
-    return Contribution(sections={spec.name: _nothing(spec) for spec in specs}, state=before, usable=False)
+    return Contribution(sections={spec.name: _zeros_of(spec) for spec in specs}, state=before, usable=False)
 
 
 def _fits(spec: SectionSpec, vector: npt.NDArray[Any] | None) -> bool:
@@ -62,6 +63,6 @@ def _fits(spec: SectionSpec, vector: npt.NDArray[Any] | None) -> bool:
     return bool(((vector >= low) & (vector <= high)).all())
 
 
-def _nothing(spec: SectionSpec) -> npt.NDArray[np.float32]:
+def _zeros_of(spec: SectionSpec) -> npt.NDArray[np.float32]:
     low, high = spec.value_range or (0.0, 0.0)
     return np.full(spec.length, min(max(0.0, low), high), np.float32)

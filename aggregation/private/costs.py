@@ -19,7 +19,8 @@ def really_measured(
 ) -> Measured | None:
     """What noise that devices make together really costs in a round; None where the noise is made at one place.
 
-    length: of the weights that are noised. Raises errors.ExperimentError (``noise_range``, ``privacy_invalid``).
+    length: of the weights that are noised.
+    Raises errors.ExperimentError (``noise_range``, ``privacy_invalid``).
     """
     if secure is None or not isinstance(privacy, UserLevel) or privacy.mechanism not in DISTRIBUTED:
         return None
@@ -36,7 +37,10 @@ def cost_of(
     length: int,
     draws: Draws | None = None,
 ) -> tuple[Event, ...]:
-    """What a round adds to what the rounds before have cost. released: those of them that are paid for."""
+    """What a round adds to what the rounds before have cost.
+
+    released: those of them that are paid for.
+    """
     real = really_measured(privacy, secure, policy, length=length, round=round)
     return round_cost(
         privacy, round, policy.rounds, released=released, cohort=policy.cohort, draws=draws, measured=real

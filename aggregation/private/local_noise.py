@@ -47,7 +47,9 @@ def level_of(terms: LocalTerms) -> LocalLevel:
 
 
 def privatised(manifest: Manifest, sections: Sections, terms: LocalTerms, source: Source) -> dict[str, Any]:
-    """The sections as they may leave the device. source: a fresh key, of the device's own, for this update alone.
+    """The sections as they may leave the device.
+
+    source: a fresh key, of the device's own, for this update alone.
 
     Raises errors.PlanRefused (``local_noise_sections``) for a plan that sends anything beside the change of the weights
     and metric sums, and errors.ExperimentError (``privacy_invalid``) for impossible terms.
@@ -55,8 +57,8 @@ def privatised(manifest: Manifest, sections: Sections, terms: LocalTerms, source
     others = sorted({spec.name for spec in manifest.sections} - {DELTA, METRICS})
     if others:
         raise PlanRefused(
-            f"The plan sends {others[0]!r} beside the change of the weights, and local noise is for that alone.",
-            hint="The researcher can choose a method that sends the change alone, such as FedAvg.",
+            f"The plan sends {others[0]!r} besides the change of the weights, and local noise covers the change only.",
+            hint="The researcher can choose a method that sends the change only, such as FedAvg.",
             code="local_noise_sections",
         )
     noised = privatise(sections[DELTA], level_of(terms), source)

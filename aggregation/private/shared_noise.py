@@ -32,7 +32,7 @@ def shared_noise(
     found = _chosen(mechanism, privacy.clip, multiplier, length, policy.cohort, max(honest, 1))
     for _ in range(_CORRECTIONS):
         # Frozen messages have a hash, which a type checker does not see.
-        over: float = cast(Any, _over)(privacy, policy.rounds, policy.cohort, distributed.event(found))
+        over: float = cast(Any, _cost_ratio)(privacy, policy.rounds, policy.cohort, distributed.event(found))
         if not 1 < over < math.inf:
             break
         multiplier *= over * (1 + 1e-6)
@@ -58,7 +58,7 @@ def _distributed(privacy: UserLevel) -> DistributedMechanism:
 
 
 @lru_cache(maxsize=256)
-def _over(privacy: UserLevel, rounds: int, cohort: int, real: Concentrated) -> float:
+def _cost_ratio(privacy: UserLevel, rounds: int, cohort: int, real: Concentrated) -> float:
     """What all rounds of this noise cost, over the epsilon that was asked for; 1 where none was."""
     if privacy.epsilon is None:
         return 1.0

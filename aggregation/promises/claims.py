@@ -12,8 +12,9 @@ from coterie.privacy.dp.statement import Statement, statement
 def claim_of(experiment: Experiment, *, length: int, draws: Draws | None = None) -> Statement | None:
     """The statement, None for an experiment that asks for no differential privacy.
 
-    length: weights of the model, which noise that devices share depends on. draws: of `ExampleLevel`, as the plan has
-    them (``manifest.training.draws()``); None for those that the experiment's plan will have.
+    length: weights of the model, which noise that devices share depends on.
+    draws: of `ExampleLevel`, as the plan has them (``manifest.training.draws()``); None for those that the experiment's
+        plan will have.
     Raises errors.ExperimentError (``privacy_invalid``, ``noise_range``).
     """
     privacy, policy, secure = experiment.privacy, experiment.rounds, experiment.secure

@@ -45,8 +45,8 @@ def drowned(experiment: Experiment) -> str | None:
     if share is None or share < HOPELESS:
         return None
     return (
-        f"The noise is at least {share:,.0f} times as long as all that clients can add to the model, so this trains on "
-        "noise: ask for a larger epsilon, more clients or rounds, or a smaller model."
+        f"The noise is at least {share:,.0f} times as long as all that clients can add to the model, so training "
+        "would follow the noise: ask for a larger epsilon, more clients or rounds, or a smaller model."
     )
 
 

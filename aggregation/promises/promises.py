@@ -19,7 +19,11 @@ AggregationMode = Literal["open", "semi_honest", "consistent", "groups"]
 
 @dataclass(frozen=True)
 class Promise:
-    """Sentences. promises: what holds; does_not: what somebody might expect and does not hold."""
+    """Sentences.
+
+    promises: what holds.
+    does_not: what somebody might expect and does not hold.
+    """
 
     promises: tuple[str, ...]
     does_not: tuple[str, ...]
@@ -30,7 +34,8 @@ _ONLY_SUMS = (
     "No update is opened if fewer clients remain than the task says, and the client holds it to that.",
 )
 _SUMS_TELL = (
-    "A sum tells something of those in it, the less the more they are: only differential privacy bounds what.",
+    "A sum reveals something about the clients in it, less the more they are: only differential privacy bounds how "
+    "much.",
     "A client that follows no rule may send any numbers: the public norm binds honest clients alone.",
     "Who enrols devices can enrol many of his own: up to the share `corrupt` of a cohort is allowed for, not more.",
 )
@@ -56,8 +61,8 @@ PROMISES: Mapping[AggregationMode, Promise] = MappingProxyType(
         "consistent": Promise(
             promises=(
                 *_ONLY_SUMS,
-                "That holds also where the coordinator lies about the roster or the survivors: clients sign what they "
-                "were told, and reveal nothing to two stories.",
+                "That holds also where the coordinator lies about the roster or the survivors: clients sign what "
+                "they received, and reveal nothing if the versions differ.",
             ),
             does_not=_SUMS_TELL,
         ),

@@ -23,10 +23,11 @@ def aggregate(
 ) -> Vector:
     """The aggregate of updates ``[n, d]``, as a float64 vector ``[d]``.
 
-    rule: a reducer, or its text. updates: float32 vectors (others are converted), not copied when they are one matrix.
+    rule: a reducer, or its text.
+    updates: float32 vectors (others are converted), not copied when they are one matrix.
     weights: one for each update, 1 when None; rules that need every single update ignore all but whether it is zero.
-    reference: the trusted update that fltrust needs, or the aggregate of the round before, where centered_clipping
-    goes on (from zero when None). Other rules see no reference.
+    reference: the trusted update that fltrust needs, or the aggregate of the round before, where centered_clipping goes
+        on (from zero when None). Other rules see no reference.
     Guarantees: the order of the updates does not matter.
     Raises errors.ExperimentError as `reducer` does; errors.InputError (``updates_shape``, ``reference_missing``);
     errors.UpdateRefused: ``not_finite``, ``too_few_updates`` (2f ≥ n), ``bad_weight``, ``zero_weight``.

@@ -28,8 +28,9 @@ def check_reducer(
     `reducer` raises, ``reducer_updates`` (such as 2f ≥ n), ``reducer_reference``, ``reducer_work`` or
     ``reducer_method``.
 
-    trusted: the client by whose update the others are judged; it is one of the round's. secret: whether only sums over
-    clients are seen. most_updates: with how many a round may end; None when nobody knows.
+    trusted: the client by whose update the others are judged; it is one of the round's.
+    secret: whether only sums over clients are seen.
+    most_updates: with how many a round may end; None when nobody knows.
     """
     rule = reducer(text)
     judges = rule.reference == "trusted"
@@ -50,7 +51,7 @@ def check_reducer(
         raise errors.ExperimentError(
             f"The reducer {rule.name} must see the trusted client's update alone, and under secure aggregation only "
             "sums are ever seen.",
-            hint="Set secure_aggregation=False, or choose mean, whose clients bound their norm themselves.",
+            hint="Set secure_aggregation=False, or choose mean, whose clients bound their own norm.",
             code="reducer_reference",
         )
     fewest = rule.fewest + judges
@@ -76,8 +77,8 @@ def check_reducer(
     apart = algorithm in _APART and rule.needs == "updates"
     if apart or (algorithm in _BESIDE and rule.measures):
         raise errors.ExperimentError(
-            f"The reducer {rule.name} compares or measures whole updates, and those of {algorithm} hold "
-            f"{_BESIDE[algorithm]} beside the change.",
+            f"The reducer {rule.name} compares or measures whole updates, and those of {algorithm} hold more "
+            f"than the change: {_BESIDE[algorithm]}.",
             hint="Choose mean." if algorithm in _APART else "Choose mean, median, trimmed_mean(f) or meamed(f) alone.",
             code="reducer_method",
         )

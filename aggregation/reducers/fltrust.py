@@ -27,7 +27,7 @@ def _weights(products: Matrix) -> Vector:
     trust = np.where(others > 0, np.maximum(products[:-1, -1], 0.0) / apart, 0.0)
     if not trust.sum() > 0:
         raise errors.UpdateRefused(
-            f"None of the {others.size} updates points where the trusted one does, so none is believed.",
+            f"None of the {others.size} updates points in the direction of the trusted one, so all were discarded.",
             hint="Check the rows that the trusted update was trained on.",
             code="zero_weight",
         )

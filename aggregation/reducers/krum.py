@@ -26,7 +26,10 @@ def best(products: Matrix, attackers: int, count: int) -> npt.NDArray[np.intp]:
 
 
 def krum(f: int) -> Combination:
-    """The one update with the lowest score. f: how many attackers are allowed for; 2f < n."""
+    """The one update with the lowest score.
+
+    f: how many attackers are allowed for; 2f < n.
+    """
     return multi_krum(f, 1)
 
 

@@ -35,14 +35,17 @@ def mda(f: int) -> Combination:
             else:
                 low = middle + 1
         among = np.zeros(count, np.float64)
-        among[_first(apart > steps[low], f)] = 1.0 / (count - f)
+        among[_first_set(apart > steps[low], f)] = 1.0 / (count - f)
         return among
 
     return Combination(weights, fewest=2 * f + 1)
 
 
 def covered(far: Pairs, budget: int) -> bool:
-    """Whether ``budget`` updates touch every pair that is far apart. far: symmetric, with an empty diagonal."""
+    """Whether ``budget`` updates touch every pair that is far apart.
+
+    far: symmetric, with an empty diagonal.
+    """
     touched = far.any(axis=1)
     far = far[np.ix_(touched, touched)]
     degrees = far.sum(axis=1)
@@ -56,16 +59,16 @@ def covered(far: Pairs, budget: int) -> bool:
         return True
     # Either the one with the most pairs is left out, or all that are far from it.
     top = int(np.argmax(degrees))
-    return covered(_without(far, np.arange(far.shape[0], dtype=np.intp) == top), budget - 1) or (
-        most <= budget and covered(_without(far, far[top]), budget - most)
+    return covered(_remaining(far, np.arange(far.shape[0], dtype=np.intp) == top), budget - 1) or (
+        most <= budget and covered(_remaining(far, far[top]), budget - most)
     )
 
 
-def _without(far: Pairs, out: npt.NDArray[np.bool_]) -> Pairs:
+def _remaining(far: Pairs, out: npt.NDArray[np.bool_]) -> Pairs:
     return far[np.ix_(~out, ~out)]
 
 
-def _first(far: Pairs, budget: int) -> npt.NDArray[np.intp]:
+def _first_set(far: Pairs, budget: int) -> npt.NDArray[np.intp]:
     """The first set in order that leaves out ``budget`` updates and no pair that is far apart."""
     count = far.shape[0]
     out, chosen = np.zeros(count, np.bool_), list[int]()

@@ -27,9 +27,11 @@ Draw = Callable[[], np.random.Generator]
 
 @dataclass(frozen=True)
 class Step:
-    """Mixes updates before a rule sees them: ``mix(G, draw)`` is A; only steps that draw call draw. fewest: the least
-    number of updates it takes, and because of what; before(m): how many it takes to give m; up_to(m): how many it takes
-    at most to give no more than m.
+    """Mixes updates before a rule sees them: ``mix(G, draw)`` is A; only steps that draw call draw.
+
+    fewest: the least number of updates it takes, and because of what.
+    before(m): how many it takes to give m.
+    up_to(m): how many it takes at most to give no more than m.
     """
 
     mix: Callable[[Matrix, Draw], Matrix]
@@ -42,8 +44,9 @@ class Step:
 @dataclass(frozen=True)
 class Combination:
     """A rule that combines: ``weights(G)`` is w. With ``reference`` the last row and column of G, and the last weight,
-    are those of the reference. most: the greatest number of updates that it can take, and beyond: why no more; None
-    when there is no such number.
+    are those of the reference.
+
+    most: the greatest number of updates that it can take, and beyond: why no more; None when there is no such number.
     """
 
     weights: Callable[[Matrix], Vector]
@@ -56,8 +59,9 @@ class Combination:
 
 @dataclass(frozen=True)
 class ByCoordinate:
-    """A rule for each coordinate alone: ``reduce(sorted lanes)`` is ``[columns]``. choose(G): the places of the updates
-    that it looks at, all when None.
+    """A rule for each coordinate alone: ``reduce(sorted lanes)`` is ``[columns]``.
+
+    choose(G): the places of the updates that it looks at, all when None.
     """
 
     reduce: Callable[[Lanes], Vector]

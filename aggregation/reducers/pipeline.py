@@ -26,7 +26,10 @@ LANES = 1 << 18
 
 @dataclass(frozen=True)
 class Pipeline:
-    """Steps, then a rule. name: its text. vector: the rule's reference, ``[length]`` float32, where there is one.
+    """Steps, then a rule.
+
+    name: its text.
+    vector: the rule's reference, ``[length]`` float32, where there is one.
 
     Guarantees: the result depends on the updates alone, not on where they come from or in what blocks they are read;
     what an update holds cannot reach the result but by the rule.
@@ -90,25 +93,25 @@ class Pipeline:
                 hint=f"aggregate({self.name!r}, updates, reference=update): train it on clean rows of your own.",
                 code="reference_missing",
             )
-        mixed, products = self._mixed(source)
+        mixed, products = self._combined_steps(source)
         place = np.arange(source.count, dtype=np.intp) if source.order is None else source.order
         if not isinstance(self.rule, ByCoordinate):
-            weights = self._weights(self.rule, _known(products))
+            weights = self._weights(self.rule, _require_products(products))
             if mixed is not None:
                 weights = weights @ mixed
             return combine(source, weights[np.argsort(place)])
-        chosen = None if self.rule.choose is None else self.rule.choose(_known(products))
+        chosen = None if self.rule.choose is None else self.rule.choose(_require_products(products))
         if mixed is not None:
             # Mixed in the order of the rules: in another one sums differ by an ulp, and so would what ties.
-            mixed, chosen = mixed if chosen is None else mixed[chosen], _moved(place)
+            mixed, chosen = mixed if chosen is None else mixed[chosen], _order_or_none(place)
         elif chosen is not None:
             chosen = place[chosen]
         total = np.empty(source.length, np.float64)
-        for start, lanes in _lanes(source, mixed, chosen):
+        for start, lanes in _sorted_blocks(source, mixed, chosen):
             total[start : start + lanes.shape[0]] = self.rule.reduce(lanes)
         return total
 
-    def _mixed(self, source: Source) -> tuple[Matrix | None, Matrix | None]:
+    def _combined_steps(self, source: Source) -> tuple[Matrix | None, Matrix | None]:
         """The steps as one matrix, and the Gram matrix after them; None where neither is needed."""
         if not self.measures:
             return None, None
@@ -175,18 +178,18 @@ def check_work(name: str, count: int, most: int | None, beyond: str) -> None:
         )
 
 
-def _moved(place: npt.NDArray[np.intp]) -> npt.NDArray[np.intp] | None:
+def _order_or_none(place: npt.NDArray[np.intp]) -> npt.NDArray[np.intp] | None:
     """None for places that are in order already, so that nothing need be copied."""
     return None if (place[:-1] < place[1:]).all() else place
 
 
-def _known(products: Matrix | None) -> Matrix:
+def _require_products(products: Matrix | None) -> Matrix:
     if products is None:
         raise errors.InternalError("A rule that reads inner products was given none.")
     return products
 
 
-def _lanes(
+def _sorted_blocks(
     source: Source, mixed: Matrix | None, chosen: npt.NDArray[np.intp] | None
 ) -> Iterator[tuple[int, npt.NDArray[np.float32]]]:
     """The values of the chosen updates at each coordinate, mixed and sorted: lanes that lie in cache sort in a third of
@@ -198,12 +201,12 @@ def _lanes(
     for start, block in source.blocks():
         for low in range(0, block.shape[1], width):
             strip = block[:, low : low + width]
-            lanes = _lane(strip, start + low, narrow, chosen)
+            lanes = _sorted_block(strip, start + low, narrow, chosen)
             lanes.sort(axis=1)
             yield start + low, lanes
 
 
-def _lane(
+def _sorted_block(
     strip: Block, start: int, mixed: npt.NDArray[np.float32] | None, chosen: npt.NDArray[np.intp] | None
 ) -> npt.NDArray[np.float32]:
     seen = strip if chosen is None else strip[chosen]

@@ -41,12 +41,14 @@ class Reducer:
     cover it once, and *consumes* ``acc``: its vector is reused, so memory is that of one model however many updates
     come. merge(a, b) joins two accumulators, consuming ``a``. result(acc) is the aggregate, float64.
     needs: ``sums`` when an accumulator is made of sums, which a tree of aggregators can form; ``updates`` when it must
-    keep every update. fewest: the least number of updates that give a result, and because of what. over(source): the
-    result over updates that are read in blocks, for a rule that needs ``updates`` and need not hold them all at once.
-    reference: what it sees beside the updates, if anything; beside(vector ``[length]``): the same rule with that
-    reference, float32, and no other difference. measures: whether it reads lengths of whole updates or distances
-    between them, and not each coordinate alone. most: the greatest number of updates that it can take, and beyond: why
-    no more; None when there is no such number.
+        keep every update.
+    fewest: the least number of updates that give a result, and because of what.
+    over(source): the result over updates that are read in blocks, for a rule that needs ``updates`` and need not hold
+        them all at once.
+    reference: what it sees beside the updates, if anything.
+    beside(vector ``[length]``): the same rule with that reference, float32, and no other difference.
+    measures: whether it reads lengths of whole updates or distances between them, and not each coordinate alone.
+    most: the greatest number of updates that it can take, and beyond: why no more; None when there is no such number.
 
     Guarantees: any grouping and order of the same updates gives the same result to 1 ulp of float32; the neutral
     element changes nothing. result raises errors.UpdateRefused (``zero_weight``) when there is nothing to divide by.

@@ -37,7 +37,7 @@ def single(pipeline: Pipeline) -> Reducer:
     def result(acc: Accumulator) -> Vector:
         if not acc.rows:
             raise errors.UpdateRefused(
-                f"{acc.count} updates carry no weight, so there is nothing to aggregate.",
+                f"{acc.count} updates have a total weight of zero, so there is nothing to aggregate.",
                 hint="Every client reported zero examples; check the clients' data.",
                 code="zero_weight",
             )

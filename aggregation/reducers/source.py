@@ -31,7 +31,9 @@ FAINT = 1e-24
 
 
 class Source(Protocol):
-    """n updates of one length. blocks: (first coordinate, ``[n, width]``) over all coordinates, as often as asked.
+    """n updates of one length.
+
+    blocks: (first coordinate, ``[n, width]``) over all coordinates, as often as asked.
     order: the places of the updates in the order in which rules see them; None for the order in which they lie.
     """
 
@@ -116,10 +118,10 @@ def gram(source: Source) -> Matrix:
     updates are so near to each other, or so small, that distances would drown in the rounding of float32.
     """
     total = _products(source, SMALL)
-    return total if _resolved(total) else _products(source, source.count * STRIP)
+    return total if _is_precise_enough(total) else _products(source, source.count * STRIP)
 
 
-def _resolved(products: Matrix) -> bool:
+def _is_precise_enough(products: Matrix) -> bool:
     """Whether distances between updates can be told from products that were rounded to float32."""
     squares = np.diagonal(products)
     both = squares[:, None] + squares[None, :]
@@ -217,21 +219,21 @@ def stacked(updates: Sequence[npt.ArrayLike] | npt.NDArray[Any]) -> Block:
     """
     several = updates if isinstance(updates, list | tuple) else ()
     if any(isinstance(one, np.ma.MaskedArray) for one in (updates, *several)):
-        raise _misshapen("these are masked, and what a mask hides would count all the same")
+        raise _shape_refusal("these are masked, and what a mask hides would count all the same")
     try:
         given = np.asarray(updates)
     except ValueError as error:
-        raise _misshapen(str(error)) from error
+        raise _shape_refusal(str(error)) from error
     if given.dtype.kind not in "fiub":
-        raise _misshapen(f"they hold {given.dtype}")
+        raise _shape_refusal(f"they hold {given.dtype}")
     with np.errstate(over="ignore"):
         rows = np.ascontiguousarray(given, np.float32)
     if rows.ndim != 2 or 0 in rows.shape:
-        raise _misshapen(f"they have the shape {list(rows.shape)}")
+        raise _shape_refusal(f"they have the shape {list(rows.shape)}")
     return rows
 
 
-def _misshapen(why: str) -> errors.InputError:
+def _shape_refusal(why: str) -> errors.InputError:
     return errors.InputError(
         f"Updates must be one or more vectors of real numbers, all of one length, [n, d]; {why}.", code="updates_shape"
     )

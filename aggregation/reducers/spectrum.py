@@ -4,8 +4,10 @@ from collections.abc import Callable
 
 
 def largest_count(work: Callable[[int], float], most: float, fewest: int) -> int | None:
-    """The greatest number of updates whose work is within ``most``; None when any number is. work: grows with the
-    number. fewest: the least number that is of use.
+    """The greatest number of updates whose work is within ``most``; None when any number is.
+
+    work: grows with the number.
+    fewest: the least number that is of use.
     """
     low, high = fewest, fewest
     while work(high) <= most:

@@ -49,7 +49,7 @@ def _merge(left: Accumulator, right: Accumulator) -> Accumulator:
 def _mean(acc: Accumulator) -> Vector:
     if acc.weight <= 0:
         raise errors.UpdateRefused(
-            f"{acc.count} updates carry no weight, so there is nothing to average.",
+            f"{acc.count} updates have a total weight of zero, so there is nothing to average.",
             hint="Every client reported zero examples; check the clients' data.",
             code="zero_weight",
         )

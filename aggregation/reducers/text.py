@@ -115,10 +115,10 @@ def reducer(text: str) -> Reducer:
             raise _invalid(f"{part.name} is a rule, so it must come last; before it there may be {', '.join(STEPS)}")
     if read[-1].name in STEPS:
         read.append(Call("mean", {}))
-    return _assembled(read)
+    return _assemble(read)
 
 
-def _assembled(read: list[Call]) -> Reducer:
+def _assemble(read: list[Call]) -> Reducer:
     name = "+".join(part.text for part in read)
     *before, last = read
     if last.name == MEAN.name and all(part.name == "norm_bound" for part in before):

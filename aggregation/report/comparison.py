@@ -16,7 +16,8 @@ def compared(runs: Mapping[str, Run]) -> tuple[Panel, ...]:
     """A panel for each metric that was evaluated, and for bytes, seconds and privacy, with one curve for each run.
 
     runs: by the name that its curve gets. The first curve of a run's own panel stands for it: evaluation before
-    training, bytes up before bytes down. Raises InputError for no run or more than MOST_RUNS.
+        training, bytes up before bytes down.
+    Raises InputError for no run or more than MOST_RUNS.
     """
     if not 1 <= len(runs) <= MOST_RUNS:
         raise InputError(

@@ -14,7 +14,7 @@ def dataframe(columns: Sequence[str], rows: Sequence[Sequence[object]], index: s
     except ImportError as error:
         raise ConfigurationError(
             "History.to_dataframe() needs pandas.",
-            hint="pip install pandas; or take history.to_csv() or history.to_dicts(), which need nothing.",
+            hint="pip install pandas; or use history.to_csv() or history.to_dicts(), which need no extra package.",
             code="extra_missing",
         ) from error
     return pandas.DataFrame(list(rows), columns=list(columns)).set_index(index)

@@ -35,7 +35,7 @@ def hints(history: Run) -> tuple[str, ...]:
     noised = [record for record in history.committed if record.epsilon is not None]
     if noised and not any(record.metrics for record in history):
         found.append(
-            "Nobody measured these versions, since what clients measure would need noise as well: give the coordinator "
-            f"rows that are nobody's, {GIVE_ROWS}."
+            "Nobody measured these versions, since what clients measure would need noise as well: give the "
+            "coordinator public rows, {GIVE_ROWS}."
         )
     return tuple(found)

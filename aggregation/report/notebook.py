@@ -30,7 +30,7 @@ def notebook_html(history: Run) -> str:
 def _table(history: Run) -> str:
     head, *lines = csv.reader(io.StringIO(history.to_csv()))
     shown = [at for at, name in enumerate(head) if name not in _HIDDEN and any(line[at] for line in lines)]
-    rows = [_row("td", [_short(line[at]) for at in shown]) for line in lines]
+    rows = [_row("td", [_short_number(line[at]) for at in shown]) for line in lines]
     if len(rows) > FIRST + LAST:
         left = f'<tr><td colspan="{len(shown)}">… {len(rows) - FIRST - LAST} more rounds …</td></tr>'
         rows = [*rows[:FIRST], left, *rows[-LAST:]]
@@ -41,7 +41,7 @@ def _row(cell: str, texts: list[str]) -> str:
     return "<tr>" + "".join(f"<{cell}>{escape(text)}</{cell}>" for text in texts) + "</tr>"
 
 
-def _short(text: str) -> str:
+def _short_number(text: str) -> str:
     """A number with few digits; other text as it is."""
     try:
         return text if text.isdigit() else f"{float(text):.5g}"

@@ -15,7 +15,10 @@ _LARGEST = 1e300
 
 @dataclass(frozen=True)
 class Series:
-    """One curve: (round, value) in the order of rounds. faint: of less weight than the others."""
+    """One curve: (round, value) in the order of rounds.
+
+    faint: of less weight than the others.
+    """
 
     name: str
     points: Points
@@ -24,8 +27,12 @@ class Series:
 
 @dataclass(frozen=True)
 class Panel:
-    """Curves that share an axis. unit: of the axis. marks: rounds that were abandoned. from_zero: whether the axis
-    begins at 0, as amounts do. note: what to do about it, in a few words.
+    """Curves that share an axis.
+
+    unit: of the axis.
+    marks: rounds that were abandoned.
+    from_zero: whether the axis begins at 0, as amounts do.
+    note: what to do about it, in a few words.
     """
 
     title: str
@@ -47,9 +54,9 @@ def panels(history: Run) -> tuple[Panel, ...]:
     abandoned = tuple(record.round for record in history if record.state == "abandoned")
     found = [Panel(name, _metric(history, name), marks=abandoned) for name in names]
     found += [
-        Panel("bytes per round", _amounts(history, _BYTES), unit="MB", marks=abandoned, from_zero=True),
-        Panel("seconds per round", _amounts(history, _SECONDS), unit="s", marks=abandoned, from_zero=True),
-        Panel("clients per round", _amounts(history, _CLIENTS), marks=abandoned, from_zero=True),
+        Panel("bytes per round", _series_of_amounts(history, _BYTES), unit="MB", marks=abandoned, from_zero=True),
+        Panel("seconds per round", _series_of_amounts(history, _SECONDS), unit="s", marks=abandoned, from_zero=True),
+        Panel("clients per round", _series_of_amounts(history, _CLIENTS), marks=abandoned, from_zero=True),
         _clipped(history, abandoned),
         Panel("ε spent", _epsilon(history), marks=abandoned, from_zero=True),
     ]
@@ -68,20 +75,20 @@ def _epsilon(history: Run) -> tuple[Series, ...]:
     spent = [(one.round, one.epsilon, one.delta) for one in history if one.epsilon is not None]
     deltas = {delta for *_, delta in spent if delta is not None}
     name = f"spent, at δ {max(deltas):g}" if deltas else "spent"
-    return (Series(name, _drawable((round, epsilon) for round, epsilon, _ in spent)),)
+    return (Series(name, _drawable_points((round, epsilon) for round, epsilon, _ in spent)),)
 
 
 def _metric(history: Run, name: str) -> tuple[Series, ...]:
     series = (
-        Series("evaluation", _drawable(history.curve(name))),
+        Series("evaluation", _drawable_points(history.curve(name))),
         Series("worst decile", _deciles(history, name, lambda spread: spread.worst_decile)),
         Series("best decile", _deciles(history, name, lambda spread: spread.best_decile), faint=True),
-        Series("training", _drawable(history.curve(f"training.{name}")), faint=True),
+        Series("training", _drawable_points(history.curve(f"training.{name}")), faint=True),
     )
     return tuple(one for one in series if one.points)
 
 
-def _drawable(points: Iterable[tuple[int, float]]) -> Points:
+def _drawable_points(points: Iterable[tuple[int, float]]) -> Points:
     """Without NaN, infinity and what is so large that no axis holds two of it: a run that diverges measures them."""
     return tuple((round, value) for round, value in points if abs(value) < _LARGEST)
 
@@ -102,7 +109,7 @@ _CLIENTS: Sequence[tuple[str, _Read]] = (
 )
 
 
-def _amounts(history: Run, reads: Sequence[tuple[str, _Read]]) -> tuple[Series, ...]:
+def _series_of_amounts(history: Run, reads: Sequence[tuple[str, _Read]]) -> tuple[Series, ...]:
     series: list[Series] = []
     for name, read in reads:
         values = [(record.round, read(record)) for record in history]

@@ -104,8 +104,7 @@ class ControlClient:
                 found = read_message(PopulationView, await self.create("/v1/populations", request))
         if (why := departure(schema, found.data_schema)) is not None:
             raise ExperimentError(
-                f"Population {name!r} has another data schema than this experiment, whose schema is no finer reading "
-                f"of it: it {why}.",
+                f"Population {name!r} has a data schema of which this experiment's is not a finer reading: it {why}.",
                 hint="Name another population, or give the experiment the population's schema.",
                 code="population_schema",
             )
@@ -149,7 +148,11 @@ class ControlClient:
     async def enrolment_token(
         self, population: str, *, uses: int | None = None, ttl_s: int | None = None, name: str = "enrolment"
     ) -> TokenCreated:
-        """A token with which devices join. uses: how many; ttl_s: seconds until it runs out; None for no limit."""
+        """A token with which devices join.
+
+        uses: how many.
+        ttl_s: seconds until it runs out; None for no limit.
+        """
         request = TokenCreate(kind="enrol", name=name, population=population, uses=uses, expires_s=ttl_s)
         return read_message(TokenCreated, await self.create("/v1/tokens", request))
 
@@ -158,7 +161,9 @@ class ControlClient:
     ) -> TokenCreated:
         """A token of a role on the control plane; docs/roles.md says what each role may do.
 
-        population: the only one that it is for; None: all. ttl_s: seconds until it runs out. name: a label.
+        population: the only one that it is for; None: all.
+        ttl_s: seconds until it runs out.
+        name: a label.
         Raises RemoteError (``token_role``, ``token_population``, ``population_unknown``).
         """
         request = TokenCreate(kind=role, name=name or role, population=population, expires_s=ttl_s)
@@ -182,8 +187,11 @@ class ControlClient:
         ttl_s: int | None = None,
         name: str = "edge",
     ) -> TokenCreated:
-        """A token with which edge aggregators join. max_clients, min_clients: for how many clients each may speak in
-        one update, at most and at least (2 when not given); uses, ttl_s: as for devices.
+        """A token with which edge aggregators join.
+
+        max_clients, min_clients: for how many clients each may speak in one update, at most and at least (2 when not
+            given).
+        uses, ttl_s: as for devices.
         """
         request = TokenCreate(
             kind="edge",
@@ -200,16 +208,14 @@ class ControlClient:
         """Store bytes under their SHA-256; bytes that are there already are not an error."""
         target = f"/v1/blobs/{sha256_hex(data)}?kind={kind}"
         headers = {"Content-Type": "application/octet-stream"}
-        await _patiently(lambda: self.link.request("PUT", target, body=data, headers=headers))
+        await _with_retries(lambda: self.link.request("PUT", target, body=data, headers=headers))
         return BlobRef(sha256=sha256_hex(data), size=len(data))
 
     async def blob(self, sha256: str) -> bytes:
         """A blob's bytes, whose digest is checked. Raises RemoteError (``digest_mismatch``) for other bytes."""
         response = await self.link.request("GET", f"/v1/blobs/{sha256}", limit=BLOB_BYTES)
         if sha256_hex(response.content) != sha256:
-            raise RemoteError(
-                f"Blob {sha256[:12]} came with other bytes than its name promises.", code="digest_mismatch"
-            )
+            raise RemoteError(f"The bytes of blob {sha256[:12]} do not match its SHA-256.", code="digest_mismatch")
         return response.content
 
     async def create_experiment(self, request: ExperimentCreate) -> ExperimentView:
@@ -269,7 +275,7 @@ class ControlClient:
         last, failures, over = after, 0, False
         while True:
             try:
-                async for event in self._follow(experiment, last):
+                async for event in self._follow_events(experiment, last):
                     failures = 0
                     if event is None:
                         # Silence: perhaps the last event was ``after``. Over before the silence began means no more.
@@ -289,7 +295,7 @@ class ControlClient:
                     raise
             await asyncio.sleep(0.25 * 2**failures)
 
-    async def _follow(self, experiment: str | None, last: str | None) -> AsyncGenerator[Event | None]:
+    async def _follow_events(self, experiment: str | None, last: str | None) -> AsyncGenerator[Event | None]:
         """One connection's events; None after each `SILENCE_S` without any, and when it ends."""
         headers = {"Accept": "text/event-stream", **({} if last is None else {"Last-Event-ID": last})}
         target = "/v1/events" if experiment is None else f"/v1/events?experiment={experiment}"
@@ -331,7 +337,7 @@ class ControlClient:
     async def create(self, target: str, message: BaseModel) -> Any:
         """A creating request, repeated safely under one idempotency key when its answer is lost."""
         key = {"Idempotency-Key": uuid4().hex}
-        return await _patiently(lambda: self.link.json("POST", target, message.model_dump(mode="json"), headers=key))
+        return await _with_retries(lambda: self.link.json("POST", target, message.model_dump(mode="json"), headers=key))
 
     async def items(self, kind: type[View], target: str) -> list[View]:
         """Everything that a list holds, page by page."""
@@ -346,7 +352,7 @@ class ControlClient:
                 return items
 
 
-async def _patiently(request: Callable[[], Awaitable[Result]]) -> Result:
+async def _with_retries(request: Callable[[], Awaitable[Result]]) -> Result:
     """The result of a repeatable request, tried again after failures that pass by themselves."""
     for attempt in range(1, ATTEMPTS):
         try:

@@ -37,7 +37,8 @@ from coterie.protocol.signing import SigningKey
 class Control:
     """A coordinator as a researcher sees it. A context manager; `close` ends its connections.
 
-    url, token, ca: see `ControlClient`, whose methods these are. Raises RemoteError, Unreachable.
+    url, token, ca: see `ControlClient`, whose methods these are.
+    Raises RemoteError, Unreachable.
     """
 
     def __init__(
@@ -110,7 +111,8 @@ class Control:
     ) -> Iterator[Event]:
         """The coordinator's events, or those of one experiment (by its id), the oldest first.
 
-        after: leave out those up to this number. follow: go on with those to come.
+        after: leave out those up to this number.
+        follow: go on with those to come.
         """
         if follow:
             return self.portal.iterate(self.client.events(experiment, after=None if after is None else str(after)))
@@ -152,11 +154,11 @@ class Control:
 
     def sessions(self) -> list[SessionView]:
         """Every session of parties, the oldest first."""
-        return self.portal.call(sessions.every(self.client))
+        return self.portal.call(sessions.list_all(self.client))
 
     def session(self, session: str) -> SessionView:
         """One session of parties, by its id."""
-        return self.portal.call(sessions.one(self.client, session))
+        return self.portal.call(sessions.get(self.client, session))
 
     def end_session(self, session: str, detail: str = "") -> SessionView:
         """End a session for all its parties, by its id."""

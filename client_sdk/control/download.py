@@ -24,9 +24,9 @@ async def download(
     """Write a model version to ``path`` (made with its folders) and return the path.
 
     version: ``best``, ``latest``, a round's number, a version's SHA-256 or the beginning of one, or ``average(n)``: the
-    mean of the last n versions that the run made, of all where they are fewer. form: ``infer`` is
-    an ONNX file with the weights inside, whose inputs are the schema's features (raw values) and whose output is
-    ``output``; ``weights`` is the version's safetensors file as it is.
+        mean of the last n versions that the run made, of all where they are fewer.
+    form: ``infer`` is an ONNX file with the weights inside, whose inputs are the schema's features (raw values) and
+        whose output is ``output``; ``weights`` is the version's safetensors file as it is.
     Guarantees: every byte that was downloaded has the digest by which it is known; the file is whole or absent.
     Raises ConfigurationError for another form, NotFound for a version that is not there, ExperimentError: ``no_infer``
     when the plan has no inference graph, ``personal_model`` when each client's model is its own; RemoteError,

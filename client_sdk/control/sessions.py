@@ -12,19 +12,21 @@ async def make(client: ControlClient, request: SessionCreate) -> SessionCreated:
     return read_message(SessionCreated, await client.create("/v1/sessions", request))
 
 
-async def every(client: ControlClient) -> list[SessionView]:
+async def list_all(client: ControlClient) -> list[SessionView]:
     """Every session, the oldest first."""
     return await client.items(SessionView, "/v1/sessions")
 
 
-async def one(client: ControlClient, session: str) -> SessionView:
+async def get(client: ControlClient, session: str) -> SessionView:
     """One session, by its id. Raises RemoteError (``session_unknown``)."""
     return read_message(SessionView, await client.link.json("GET", f"/v1/sessions/{quote(session, safe='')}"))
 
 
 async def end(client: ControlClient, session: str, detail: str = "") -> SessionView:
-    """End a session for all its parties. Idempotent. detail: why, for people. Raises RemoteError
-    (``session_unknown``).
+    """End a session for all its parties. Idempotent.
+
+    detail: why, for people.
+    Raises RemoteError (``session_unknown``).
     """
     address = f"/v1/sessions/{quote(session, safe='')}/end"
     body = SessionEnd(detail=detail).model_dump(mode="json")

@@ -31,8 +31,8 @@ async def send(
 ) -> ExperimentView:
     """Compile, sign and send the plan, make sure of population and signer, send the other blobs, start the experiment.
 
-    on_progress: told in a few words what is being done. Raises ExperimentError, DataError (evaluation rows),
-    RemoteError.
+    on_progress: told in a few words what is being done.
+    Raises ExperimentError, DataError (evaluation rows), RemoteError.
     """
     experiment = submission.experiment
     on_progress("compiling")

@@ -18,11 +18,12 @@ def submit(
 ) -> Run:
     """Start an experiment on the coordinator at ``url``; it goes on there whatever becomes of this process.
 
-    token: of a researcher or an administrator. key: the researcher's signing key, or the file that holds it, made
-    there (mode 0600) when absent. population: made from the experiment's name when None. ca: PEM of the coordinator's
-    authority.
-    Returns the run: ``run.wait()`` gives the history. Raises ExperimentError, RemoteError, ConfigurationError (the key
-    file).
+    token: of a researcher or an administrator.
+    key: the researcher's signing key, or the file that holds it, made there (mode 0600) when absent.
+    population: made from the experiment's name when None.
+    ca: PEM of the coordinator's authority.
+    Returns the run: ``run.wait()`` gives the history.
+    Raises ExperimentError, RemoteError, ConfigurationError (the key file).
     """
     control = Control(url, token=token, ca=ca)
     return control.submit(experiment, key=signing_key(key), population=population)

@@ -77,9 +77,9 @@ class Agent:
 
     async def join(self) -> Membership:
         """Join the population; see `coterie.client_sdk.device.membership.join`."""
-        return (await self._joined()).membership
+        return (await self._join_once()).membership
 
-    async def _joined(self) -> Runner:
+    async def _join_once(self) -> Runner:
         if self._runner is None:
             settings = self.settings
             membership = await join(
@@ -117,9 +117,9 @@ class Agent:
         DataError, and errors that waiting cannot mend: a device that is revoked, a disk that is full, three tasks
         failing one after another (what the device's policy refuses and training that diverges are no failures).
         """
-        failures, before = 0, self._settled()
+        failures, before = 0, self._settled_count()
         while not self._stop.is_set():
-            if rounds is not None and self._settled() - before >= rounds:
+            if rounds is not None and self._settled_count() - before >= rounds:
                 break
             try:
                 await self.join()
@@ -149,7 +149,7 @@ class Agent:
         self._emit("stopped")
         return self.summary
 
-    def _settled(self) -> int:
+    def _settled_count(self) -> int:
         return self.summary.counted + self.summary.rolled_back
 
     async def cycle(self) -> float:
@@ -158,7 +158,7 @@ class Agent:
 
         Raises RemoteError (the task in flight stays in flight when the failure is transient), and what `run` says.
         """
-        runner = await self._joined()
+        runner = await self._join_once()
         in_flight, resumed = self.store.in_flight(), True
         accepted, rejected = self._windows()
         if in_flight is None:
@@ -167,7 +167,7 @@ class Agent:
             self._window = _window(rejected)
             self._settle(answer)
             if answer.task is None:
-                return self._idle(answer.idle or "no_place", _window(rejected))
+                return self._seconds_idle(answer.idle or "no_place", _window(rejected))
             self._idleness.over()
             resumed = self.store.state_of(answer.task.id) is not None
             self._lease(answer.task)
@@ -178,7 +178,7 @@ class Agent:
         done = await runner.perform(in_flight, resumed=resumed)
         return after_answer(_window(accepted if done else rejected), self.settings.rng)
 
-    def _idle(self, why: Idle, window: Window) -> float:
+    def _seconds_idle(self, why: Idle, window: Window) -> float:
         """Tell the owner once why there is nothing to do. Returns the seconds to wait."""
         now = time.monotonic()
         if self._idleness.news(why, now):
@@ -191,22 +191,23 @@ class Agent:
         """Join, check in, do one task, and show what would leave instead of sending it; the task is then given back.
 
         Enrolling and the check-in are real: they tell the coordinator this device's public key, its capabilities and
-        that it was here. A task that is in flight is shown and stays in flight. save: a folder, absent or empty, for
-        the exact bytes of the check-in and of the update (`coterie.client_sdk.device.saved`). Raises what `cycle`
-        raises, InputError (``folder_exists``).
+        that it was here. A task that is in flight is shown and stays in flight.
+        save: a folder, absent or empty, for the exact bytes of the check-in and of the update
+            (`coterie.client_sdk.device.saved`).
+        Raises what `cycle` raises, InputError (``folder_exists``).
         """
         if save is not None:
             check_free(save)
-        shown, files = await self._rehearsed()
+        shown, files = await self._run_dry()
         if save is None:
             return shown
         shown = replace(shown, saved=tuple(str(save / name) for name in (*files, SUMMARY)))
         write(save, {**files, SUMMARY: canonical_json(shown.to_json())})
         return shown
 
-    async def _rehearsed(self) -> tuple[DryRun, dict[str, bytes]]:
+    async def _run_dry(self) -> tuple[DryRun, dict[str, bytes]]:
         """What a dry run shows, and its files by name."""
-        runner = await self._joined()
+        runner = await self._join_once()
         membership = runner.membership
         in_flight = self.store.in_flight()
         # What a check-in says is made before one: its answer may settle what it names.
@@ -298,8 +299,8 @@ def _check_provider(settings: AgentSettings) -> None:
     """Raise ConfigurationError (``policy_conflict``) for a choice of provider that a trainer of one's own passes by."""
     if settings.trainer is not None and settings.policy.provider != "cpu":
         raise ConfigurationError(
-            f"{settings.policy.where('provider')} says {settings.policy.provider!r}, but a trainer of your own computes"
-            " where it likes: providers run the plan's graphs only.",
+            f"{settings.policy.where('provider')} says {settings.policy.provider!r}, but your own trainer does not "
+            "use execution providers: they run the plan's graphs only.",
             hint="Leave out the provider, or the trainer.",
             code="policy_conflict",
         )

@@ -34,10 +34,14 @@ _LEFT: Final = "sent = trim(sent || ' ' || message)"
 
 @dataclass(frozen=True, kw_only=True)
 class AttemptRecord:
-    """An attempt that goes on. attempt, mode: of its terms. message: the kind of what is to be sent now; body: that
-    message as JSON text, empty for the masked vector, which is a file. state: of the client machine, secret.
-    vector: SHA-256 of the vector in clear, which lies in a file until it is masked; empty from then on. clients,
-    survivors: how many there are in the roster and in the sum, 0 as long as that is not known.
+    """An attempt that goes on.
+
+    attempt, mode: of its terms.
+    message: the kind of what is to be sent now.
+    body: that message as JSON text, empty for the masked vector, which is a file.
+    state: of the client machine, secret.
+    vector: SHA-256 of the vector in clear, which lies in a file until it is masked; empty from then on.
+    clients, survivors: how many there are in the roster and in the sum, 0 as long as that is not known.
     """
 
     attempt: str
@@ -97,10 +101,10 @@ class Attempts:
             (task,),
         ).fetchone()
         if row is None or not row[4]:
-            raise _lost(task, "is not in the store any more")
+            raise _attempt_lost(task, "is not in the store any more")
         attempt, mode, message, body, state, vector, clients, survivors, digest = row
         if _digest(task, attempt, message, body, state, vector) != digest:
-            raise _lost(task, "is damaged in the store")
+            raise _attempt_lost(task, "is damaged in the store")
         return AttemptRecord(
             attempt=attempt,
             mode=mode,
@@ -129,9 +133,9 @@ def _digest(*parts: str) -> str:
     return sha256_hex(canonical_json(list(parts)))
 
 
-def _lost(task: str, what: str) -> PolicyRefused:
+def _attempt_lost(task: str, what: str) -> PolicyRefused:
     return PolicyRefused(
-        f"The attempt of task {task} {what}, so this device says nothing more in it.",
+        f"The attempt of task {task} {what}, so this device sends nothing more in it.",
         hint="Check the disk; the device goes on with its next task.",
         code="attempt_lost",
     )

@@ -20,8 +20,9 @@ from coterie.errors import ConfigurationError
 class Backoff:
     """Seconds between failed attempts.
 
-    base_s: the longest wait after the first failure. cap_s: the longest jitter ever. The defaults suit laptops and
-    servers, where somebody may be watching; a phone takes ``Backoff(base_s=900, cap_s=14400)``.
+    base_s: the longest wait after the first failure.
+    cap_s: the longest jitter ever. The defaults suit laptops and servers, where somebody may be watching; a phone takes
+        ``Backoff(base_s=900, cap_s=14400)``.
     """
 
     base_s: float = 1.0

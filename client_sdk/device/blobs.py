@@ -34,8 +34,10 @@ class BlobCache:
     ) -> bytes:
         """The bytes whose SHA-256 is ``sha256``, from the cache or else from the coordinator.
 
-        limit: the most bytes that may be downloaded; size: how many there are, when that is known. delta: ``from_held``
-        lets the coordinator send the difference to a blob of this size that lies in the cache: other model versions.
+        limit: the most bytes that may be downloaded.
+        size: how many there are, when that is known.
+        delta: ``from_held`` lets the coordinator send the difference to a blob of this size that lies in the cache:
+            other model versions.
         Guarantees: what is returned has this hash, whatever lies in the cache or comes over the wire.
         Raises PolicyRefused above the limit, RemoteError (``digest_mismatch``, or what the coordinator says),
         StorageError.
@@ -43,7 +45,7 @@ class BlobCache:
         if size is not None and size > limit:
             raise _too_large(sha256, size, limit)
         path = self._folder / sha256
-        data = _cached(path)
+        data = _read_cached(path)
         if data is not None and sha256_hex(data) == sha256:
             os.utime(path)
             return data
@@ -54,14 +56,15 @@ class BlobCache:
         except OSError as error:
             raise storage_error(path, error) from error
         part = path.with_suffix(".part")
-        held = self._held(size) if delta == "from_held" and not part.exists() else []
+        held = self._cached_of_size(size) if delta == "from_held" and not part.exists() else []
         await self._download(sha256, part, limit if size is None else size, held)
         data = part.read_bytes()
         if sha256_hex(data) != sha256:
             part.unlink()
             raise RemoteError(
-                f"The coordinator's blob {sha256[:12]} has other bytes than its name promises.",
-                hint="It is downloaded anew at the next attempt; if this stays, the coordinator's storage is damaged.",
+                f"The bytes of the coordinator's blob {sha256[:12]} do not match its SHA-256.",
+                hint="It is downloaded again at the next attempt; if this repeats, the coordinator's storage is "
+                "damaged.",
                 code="digest_mismatch",
             )
         try:
@@ -84,7 +87,7 @@ class BlobCache:
             if total > bytes_kept and path.stem not in keep:
                 path.unlink(missing_ok=True)
 
-    def _held(self, size: int | None) -> list[str]:
+    def _cached_of_size(self, size: int | None) -> list[str]:
         """The blobs of this size in the cache, used last first."""
         paths = [path for path in self._folder.iterdir() if not path.suffix and path.stat().st_size == size]
         return [path.name for path in sorted(paths, key=lambda path: -path.stat().st_mtime)[:MOST_HELD]]
@@ -132,10 +135,10 @@ class BlobCache:
             self._link.bytes_down += len(piece)
             if len(received) > limit:
                 raise _too_large(sha256, len(received), limit)
-        old = _cached(self._folder / base) if base else None
+        old = _read_cached(self._folder / base) if base else None
         try:
             if old is None or sha256_hex(old) != base:
-                raise InputError("The blob that the delta begins with is not here.", code="delta_malformed")
+                raise InputError("The base blob of the delta is not in the cache.", code="delta_malformed")
             data = await asyncio.to_thread(decode_delta, old, bytes(received))
         except InputError:
             data = b""
@@ -145,7 +148,7 @@ class BlobCache:
             await self._download(sha256, part, limit, ())
 
 
-def _cached(path: Path) -> bytes | None:
+def _read_cached(path: Path) -> bytes | None:
     try:
         return path.read_bytes()
     except FileNotFoundError:

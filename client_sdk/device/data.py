@@ -48,7 +48,7 @@ def load_data(source: DataSource, schema: DataSchema) -> CheckedRows:
     Raises DataError.
     """
     rows = load_fitting(source, schema)
-    check_left(rows, schema.label, _shown(cast(object, source)))
+    check_left(rows, schema.label, _describe(cast(object, source)))
     return rows
 
 
@@ -56,15 +56,15 @@ def load_fitting(source: DataSource, schema: DataSchema) -> CheckedRows:
     """As `load_data`, but there may be no row left of those that the label's classes choose."""
     check_source(source, "The data")
     if is_frame(source):
-        return schema.fitting(columns_of(source, _shown(source)), _shown(source))
+        return schema.fitting(columns_of(source, _describe(source)), _describe(source))
     if isinstance(source, Mapping):
         return schema.fitting(cast(Arrays, source), "the arrays given")
     if isinstance(source, Pipeline):
-        return schema.fitting(rows_of(source, schema), _shown(source))
+        return schema.fitting(rows_of(source, schema), _describe(source))
     if callable(source):
-        return schema.fitting(_called(source, schema), _shown(source))
+        return schema.fitting(_call_source(source, schema), _describe(source))
     if isinstance(source, str) and _is_entry_point(source):
-        return schema.fitting(_called(_imported(source), schema), _shown(source))
+        return schema.fitting(_call_source(_imported(source), schema), _describe(source))
     path = Path(cast("str | Path", source))
     if path.is_dir():
         return _folder(path, schema)
@@ -77,7 +77,7 @@ def blank_rows(schema: DataSchema, count: int) -> dict[str, NDArray[Any]]:
     return blank | {schema.label.name: np.zeros(count, schema.label.dtype)}
 
 
-def _shown(source: object) -> str:
+def _describe(source: object) -> str:
     """What messages call the source."""
     if is_frame(source):
         return "the table given"
@@ -86,7 +86,7 @@ def _shown(source: object) -> str:
     if isinstance(source, Pipeline):
         return "the pipeline given"
     if callable(source):
-        return _named(cast(Callable[..., Arrays | Frame], source))
+        return _describe_function(cast(Callable[..., Arrays | Frame], source))
     return str(source) if _is_entry_point(str(source)) else Path(str(source)).name
 
 
@@ -131,23 +131,23 @@ def _imported(source: str) -> Callable[[DataSchema], Arrays | Frame]:
     return cast(Callable[[DataSchema], Arrays | Frame], found)
 
 
-def _called(function: Callable[..., Arrays | Frame], schema: DataSchema) -> Arrays:
+def _call_source(function: Callable[..., Arrays | Frame], schema: DataSchema) -> Arrays:
     takes_schema = any(
         parameter.default is parameter.empty
         and parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
         for parameter in inspect.signature(function).parameters.values()
     )
-    arrays = cast(object, as_columns(function(schema) if takes_schema else function(), _named(function)))
+    arrays = cast(object, as_columns(function(schema) if takes_schema else function(), _describe_function(function)))
     if not isinstance(arrays, Mapping):
         raise DataError(
-            f"{_named(function)} returned {type(arrays).__name__}, not arrays by name.",
+            f"{_describe_function(function)} returned {type(arrays).__name__}, not arrays by name.",
             hint=f"Return a dict with {', '.join(schema.sources[:10])}.",
             code="data_missing",
         )
     return {str(name): np.asarray(value) for name, value in cast(Mapping[object, Any], arrays).items()}
 
 
-def _named(function: Callable[..., Arrays | Frame]) -> str:
+def _describe_function(function: Callable[..., Arrays | Frame]) -> str:
     return f"function {getattr(function, '__qualname__', repr(function))}"
 
 

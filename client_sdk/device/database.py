@@ -78,6 +78,9 @@ def _database_error(folder: Path, error: sqlite3.OperationalError) -> Exception:
 
 
 def add_column(database: sqlite3.Connection, table: str, column: str, kind: str) -> None:
-    """Give a table of an earlier version a column that it lacks. kind: its type and default, as SQL."""
+    """Give a table of an earlier version a column that it lacks.
+
+    kind: its type and default, as SQL.
+    """
     if column not in {row[1] for row in database.execute(f"PRAGMA table_info({table})")}:
         database.execute(f"ALTER TABLE {table} ADD COLUMN {column} {kind}")

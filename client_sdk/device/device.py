@@ -28,13 +28,16 @@ class Device:
         with Device("http://127.0.0.1:8765", data="digits.npz", token="coterie_enrol_…") as device:
             device.run()
 
-    url: of the coordinator. data: a folder, a CSV or NPZ file, ``"module:function"``, a function, arrays, or a source
-    or data set of ``coterie.compute.data`` (`load_data`).
-    folder: what the device remembers; one process at a time. token: needed the first time. trainer: None runs the
-    plan's graphs.
-    endorsement: a file of `coterie identities endorse`, needed once. policy: what this device accepts. ca: PEM of the
-    coordinator's authority. on_event: gets a JSON-able mapping with the key ``event`` for everything that happens, in
-    the device's own thread.
+    url: of the coordinator.
+    data: a folder, a CSV or NPZ file, ``"module:function"``, a function, arrays, or a source or data set of
+        ``coterie.compute.data`` (`load_data`).
+    folder: what the device remembers; one process at a time.
+    token: needed the first time.
+    trainer: None runs the plan's graphs.
+    endorsement: a file of `coterie identities endorse`, needed once.
+    policy: what this device accepts.
+    ca: PEM of the coordinator's authority.
+    on_event: gets a JSON-able mapping with the key ``event`` for everything that happens, in the device's own thread.
 
     Methods block; `stop` and `close` may be called from other threads. Raises ConfigurationError when the folder is in
     use.
@@ -71,7 +74,7 @@ class Device:
         self._portal = Portal()
         self._stopped = False
         try:
-            self._agent = self._portal.call(_made(settings))
+            self._agent = self._portal.call(_make_agent(settings))
         except BaseException:
             self._portal.close()
             raise
@@ -118,7 +121,7 @@ class Device:
         self.close()
 
 
-async def _made(settings: AgentSettings) -> Agent:
+async def _make_agent(settings: AgentSettings) -> Agent:
     return Agent(settings)
 
 

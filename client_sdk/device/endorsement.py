@@ -24,7 +24,7 @@ def read_endorsement(path: Path) -> Endorsement:
         ) from error
 
 
-def kept(store: Store, given: Endorsement | None) -> Endorsement | None:
+def stored_endorsement(store: Store, given: Endorsement | None) -> Endorsement | None:
     """The endorsement of a device's key: the one given, which its folder keeps from now on, or the one kept before.
 
     Raises ConfigurationError: ``endorsement_other`` for one that is of another key or is not signed;

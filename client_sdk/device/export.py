@@ -37,8 +37,9 @@ class ExportedModel:
 def export_model(folder: Path, experiment: str) -> ExportedModel:
     """The model of an experiment as this device evaluates it.
 
-    folder: the device's. A client may work there meanwhile, in another process. experiment: its id, or its name: then
-    that of the newest task so named. The version is that of the newest task which the device has finished.
+    folder: the device's. A client may work there meanwhile, in another process.
+    experiment: its id, or its name: then that of the newest task so named. The version is that of the newest task which
+        the device has finished.
     Raises ConfigurationError (``store_unknown``), InputError: ``no_finished_task`` for an experiment that the device
     has finished no task of, ``version_uncached`` when the cache has let go of a file; PlanRefused
     (``plan_stage_absent``) for an external plan.
@@ -57,16 +58,16 @@ def export_model(folder: Path, experiment: str) -> ExportedModel:
             hint="`coterie client history` lists what it took part in.",
             code="no_finished_task",
         )
-    manifest = Manifest.from_bytes(_cached(folder, task.plan.id))
+    manifest = Manifest.from_bytes(_read_cached(folder, task.plan.id))
     stage = manifest.stage("infer")
-    frozen = None if manifest.frozen is None else decode_tensors(_cached(folder, manifest.frozen.sha256))
+    frozen = None if manifest.frozen is None else decode_tensors(_read_cached(folder, manifest.frozen.sha256))
     state: Tensors = {}
     if kept is not None:
         state = of_plan(decode_tensors((folder / "states" / f"{kept}.state").read_bytes()))
     data = inference_file(
         manifest,
-        _cached(folder, stage.sha256),
-        decode_tensors(_cached(folder, task.model.sha256)),
+        _read_cached(folder, stage.sha256),
+        decode_tensors(_read_cached(folder, task.model.sha256)),
         frozen=frozen,
         client_state=state,
     )
@@ -96,7 +97,7 @@ def _state_of(database: Connection, task: Task) -> str | None:
     return None if row is None or not same_chain(task, Task.model_validate_json(row[1])) else str(row[0])
 
 
-def _cached(folder: Path, digest: str) -> bytes:
+def _read_cached(folder: Path, digest: str) -> bytes:
     path = folder / "cache" / digest
     data = path.read_bytes() if path.is_file() else b""
     if sha256_hex(data) != digest:

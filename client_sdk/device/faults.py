@@ -17,7 +17,7 @@ POINTS: Final[Mapping[str, str]] = {
     "enrolled": "the coordinator knows the device, the device does not know that yet",
     "joined": "the membership is stored",
     "checked_in": "a check-in was answered, nothing of the answer is stored",
-    "settled": "what became of earlier updates is stored, the new task is not",
+    "settled": "the outcome of earlier updates is stored, the new task is not",
     "leased": "the task is stored, nothing is downloaded",
     "remembered": "the task's place among the versions is stored, nothing is downloaded",
     "downloading": "a part of a blob is on disk",

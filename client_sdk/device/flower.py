@@ -48,11 +48,11 @@ def flower_trainer(client: NumPyClient | Factory) -> ExternalTrainer:
     over it, since such a client does not tell. Raises DataError when a list does not have the layout's length.
     """
 
-    def made(task: FitTask) -> NumPyClient:
+    def make_client(task: FitTask) -> NumPyClient:
         return cast(NumPyClient, client) if hasattr(client, "fit") else cast(Factory, client)(task)
 
     def fit(params: Params, task: FitTask) -> FitResult:
-        returned, examples, metrics = made(task).fit(list(params.values()), _config(task))
+        returned, examples, metrics = make_client(task).fit(list(params.values()), _config(task))
         if len(returned) != len(params):
             raise DataError(
                 f"The client's fit returned {len(returned)} arrays; the layout has {len(params)}: {', '.join(params)}.",
@@ -67,7 +67,7 @@ def flower_trainer(client: NumPyClient | Factory) -> ExternalTrainer:
         )
 
     def evaluate(params: Params, task: FitTask) -> EvaluateResult:
-        loss, examples, metrics = made(task).evaluate(list(params.values()), _config(task))
+        loss, examples, metrics = make_client(task).evaluate(list(params.values()), _config(task))
         return examples, {"loss": float(loss)} | _numbers({**metrics, "loss": float(loss)})
 
     return ExternalTrainer(fit, evaluate)

@@ -31,7 +31,8 @@ def flower_app_trainer(
     """A trainer that sends a ``ClientApp`` its messages, of the types ``train`` and ``evaluate``.
 
     node_config, run_config: of the context; a task's batch size, epochs and hyper-parameters come over the latter and
-    in the message's ConfigRecord. examples: the metric that says how many rows the app worked on.
+        in the message's ConfigRecord.
+    examples: the metric that says how many rows the app worked on.
 
     A message holds the round's weights as the ArrayRecord ``arrays``, by the names that the experiment's
     ``ExternalModel`` gives them. The answer holds one ArrayRecord, by those names or in their order, and one
@@ -56,15 +57,15 @@ class _Bridge:
         self._state: Any = None
 
     def fit(self, params: Params, task: FitTask) -> FitResult:
-        content = self._asked("train", params, task)
+        content = self._ask_app("train", params, task)
         arrays = _arrays(content, params)
-        count, metrics = self._measured(content, "train_")
+        count, metrics = self._rows_and_metrics(content, "train_")
         return arrays, count, task.epochs * -(-count // task.batch_size), metrics if "loss" in metrics else {}
 
     def evaluate(self, params: Params, task: FitTask) -> EvaluateResult:
-        return self._measured(self._asked("evaluate", params, task), "eval_")
+        return self._rows_and_metrics(self._ask_app("evaluate", params, task), "eval_")
 
-    def _asked(self, kind: str, params: Params, task: FitTask) -> Any:
+    def _ask_app(self, kind: str, params: Params, task: FitTask) -> Any:
         """The content of the app's answer."""
         flwr = _flower()
         if self._state is None:
@@ -98,9 +99,9 @@ class _Bridge:
             raise _unusable(f"answered with an error: {answer.error.reason}")
         return answer.content
 
-    def _measured(self, content: Any, prefix: str) -> tuple[int, dict[str, float]]:
+    def _rows_and_metrics(self, content: Any, prefix: str) -> tuple[int, dict[str, float]]:
         """How many rows the app worked on, and its metrics."""
-        told = dict(_only(content.metric_records, "MetricRecord"))
+        told = dict(_single_record(content.metric_records, "MetricRecord"))
         if self._examples not in told:
             raise _unusable(f"has no metric {self._examples!r}, which says how many rows it is of")
         numbers = {name: float(value) for name, value in told.items() if isinstance(value, int | float)}
@@ -121,14 +122,14 @@ def _flower() -> Any:
 
 def _arrays(content: Any, params: Params) -> dict[str, np.ndarray[Any, Any]]:
     """The arrays of an answer, by the names of the layout."""
-    record = _only(content.array_records, "ArrayRecord")
+    record = _single_record(content.array_records, "ArrayRecord")
     found = {name: array.numpy() for name, array in record.items()}
     if len(found) != len(params):
         raise _unusable(f"has {len(found)} arrays; the layout has {len(params)}: {', '.join(params)}")
     return found if found.keys() == params.keys() else dict(zip(params, found.values(), strict=True))
 
 
-def _only(records: Mapping[str, Any], kind: str) -> Any:
+def _single_record(records: Mapping[str, Any], kind: str) -> Any:
     if len(records) != 1:
         raise _unusable(f"has {len(records)} records of the kind {kind}, where one is expected")
     return next(iter(records.values()))

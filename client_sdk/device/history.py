@@ -10,8 +10,9 @@ from typing import Any, Protocol, cast
 class StoredMembership:
     """What the device pinned when it joined.
 
-    schema: the population's schema as JSON text. signers: public keys (hex) of those who may sign plans. withdrawn:
-    whether the owner has left the population, which is for good.
+    schema: the population's schema as JSON text.
+    signers: public keys (hex) of those who may sign plans.
+    withdrawn: whether the owner has left the population, which is for good.
     """
 
     url: str
@@ -27,11 +28,14 @@ class StoredMembership:
 class HistoryEntry:
     """One task as the device remembers it.
 
-    at: Unix seconds of the last change, by this device's clock. bytes_up: size of the update. sent: the messages of the
-    task's attempt of secure aggregation that left (the last of a task that failed: that may have left), or empty
-    without one; mode, clients, survivors, outcome: of that attempt, empty or 0 where they are not known. name: of the
-    experiment, and asks: which question it is, empty for training; both empty for a task that was refused before its
-    plan was read. signer: the key that signed the plan.
+    at: Unix seconds of the last change, by this device's clock.
+    bytes_up: size of the update.
+    sent: the messages of the task's attempt of secure aggregation that left (the last of a task that failed: that may
+        have left), or empty without one.
+    mode, clients, survivors, outcome: of that attempt, empty or 0 where they are not known.
+    name: of the experiment, and asks: which question it is, empty for training; both empty for a task that was refused
+        before its plan was read.
+    signer: the key that signed the plan.
     """
 
     task: str

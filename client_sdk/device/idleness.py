@@ -15,7 +15,10 @@ PATIENCE_S: Final = 5.0
 
 @dataclass
 class Idleness:
-    """Since when a device has had nothing to do, and why. told: whether its owner has heard of it."""
+    """Since when a device has had nothing to do, and why.
+
+    told: whether its owner has heard of it.
+    """
 
     why: Idle | None = None
     since: float = 0.0
@@ -37,8 +40,10 @@ class Idleness:
         return first
 
     def pause(self, drawn: float, now: float, rng: random.Random) -> float:
-        """Seconds to wait. drawn: as the coordinator wants it. Where nothing can come soon, as long again as the
-        device has been idle, up to a minute: so whoever starts an experiment at once need not wait for the device.
+        """Seconds to wait.
+
+        drawn: as the coordinator wants it. Where nothing can come soon, as long again as the device has been idle, up
+            to a minute: so whoever starts an experiment at once need not wait for the device.
         """
         if self.why in (None, "no_place"):
             return drawn

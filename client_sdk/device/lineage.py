@@ -29,7 +29,11 @@ Ask = Callable[[str], Awaitable[Any]]
 
 @dataclass(frozen=True)
 class Place:
-    """A version in the chain of a plan. round: what committed it. head: of the chain that ends with it."""
+    """A version in the chain of a plan.
+
+    round: what committed it.
+    head: of the chain that ends with it.
+    """
 
     plan: str
     round: int
@@ -73,39 +77,43 @@ async def check_lineage(task: Task, lineages: Lineages, ask: Ask) -> None:
     """Raise PolicyRefused (``lineage_broken``) unless the task's version is of the chain that this device remembers.
 
     What a training task shows is remembered when this returns. An evaluation's version may come to nothing, so it is
-    held to the chain and not remembered. ask: for the links between. Raises RemoteError too.
+    held to the chain and not remembered.
+    ask: for the links between.
+    Raises RemoteError too.
     """
     seen = lineages.recall(task.experiment)
     if task.lineage is None:
         if seen is not None:
-            raise _broken(f"says nothing of it, though this device has seen the version of round {seen.round}")
+            raise _broken(f"is missing, though this device has seen the version of round {seen.round}")
         if task.secure is not None:
-            raise _broken("says nothing of it, and under secure aggregation all must know that they were told the same")
+            raise _broken(
+                "is missing, and under secure aggregation clients must be able to check that all have the same one"
+            )
         return
     if task.lineage.round == 0 and task.lineage.before != GENESIS:
         raise _broken("has versions before the initial one")
-    told = _place(task, task.lineage)
+    told = _place_of(task, task.lineage)
     if seen is not None:
-        await _follows(task, told, task.lineage.before, seen, ask)
+        await _require_one_chain(task, told, task.lineage.before, seen, ask)
     if task.kind == "train":
         lineages.remember(task.experiment, told)
 
 
-async def _follows(task: Task, told: Place, before: str, seen: Place, ask: Ask) -> None:
+async def _require_one_chain(task: Task, told: Place, before: str, seen: Place, ask: Ask) -> None:
     """Raise unless what is told and what was seen are of one chain."""
     if told.plan != seen.plan:
         raise _broken("is that of another plan")
     if told.round == seen.round:
         holds = told.head == seen.head
     elif told.round > seen.round:
-        holds = before == seen.head or before == await _later(task, seen, told.round, ask)
+        holds = before == seen.head or before == await _head_before(task, seen, told.round, ask)
     else:
-        holds = seen.head == await _later(task, told, seen.round + 1, ask)
+        holds = seen.head == await _head_before(task, told, seen.round + 1, ask)
     if not holds:
         raise _broken(f"is incompatible with the version of round {seen.round} that this device has seen")
 
 
-async def _later(task: Task, known: Place, until: int, ask: Ask) -> str:
+async def _head_before(task: Task, known: Place, until: int, ask: Ask) -> str:
     """The head before round ``until`` of the chain that goes on from a known version."""
     reached, after = known.head, known.round
     for _ in range(MOST_ANSWERS):
@@ -116,7 +124,7 @@ async def _later(task: Task, known: Place, until: int, ask: Ask) -> str:
         if len(between) < len(links) or not links:
             return reached
         if links[-1].round <= after:
-            raise _broken("has rounds that do not rise")
+            raise _broken("has rounds that are not in ascending order")
         after = links[-1].round
     raise _broken(f"has more links than this device reads, {MOST_ANSWERS} answers full")
 
@@ -127,7 +135,7 @@ def same_chain(task: Task, made: Task) -> bool:
     """
     if task.lineage is None or made.lineage is None:
         return task.lineage is made.lineage
-    here, then = _place(task, task.lineage), _place(made, made.lineage)
+    here, then = _place_of(task, task.lineage), _place_of(made, made.lineage)
     return then == here or (then.plan == here.plan and then.round < here.round)
 
 
@@ -146,7 +154,7 @@ def check_client_state(task: Task, manifest: Manifest) -> None:
     )
 
 
-def _place(task: Task, lineage: Lineage) -> Place:
+def _place_of(task: Task, lineage: Lineage) -> Place:
     link = Link(round=lineage.round, version=task.model.sha256)
     plan = task.plan.id
     return Place(plan, lineage.round, head(lineage.before, link, experiment=task.experiment, plan=plan))
@@ -155,6 +163,7 @@ def _place(task: Task, lineage: Lineage) -> Place:
 def _broken(why: str) -> PolicyRefused:
     return PolicyRefused(
         f"The task's history of versions {why}.",
-        hint="Ask the operator whether the coordinator was set back to a backup; the experiment can be submitted anew.",
+        hint="Ask the operator whether the coordinator was restored from a backup; the experiment can be submitted "
+        "again.",
         code="lineage_broken",
     )

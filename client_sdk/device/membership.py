@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.client_sdk.device.data import DataSource, load_data, load_fitting
-from coterie.client_sdk.device.endorsement import kept
+from coterie.client_sdk.device.endorsement import stored_endorsement
 from coterie.client_sdk.device.faults import Faults
 from coterie.client_sdk.device.history import StoredMembership
 from coterie.client_sdk.device.policy import DevicePolicy
@@ -45,9 +45,10 @@ EDGE_TOKEN: Final = "coterie_edge_"
 class Membership:
     """A device that has joined.
 
-    rows: its checked data, which stays here; source: where it comes from. endorsement: of its identity, if it has one.
-    nonce: of the first signed request after
-    enrolling.
+    rows: its checked data, which stays here.
+    source: where it comes from.
+    endorsement: of its identity, if it has one.
+    nonce: of the first signed request after enrolling.
     """
 
     device_id: str
@@ -101,14 +102,14 @@ async def join(
     coordinator's word adds nobody. A later token tells where the coordinator is; one that has run out changes nothing.
     Raises ConfigurationError, DataError naming file, column and row, RemoteError.
     """
-    endorsement = kept(store, endorsement)
+    endorsement = stored_endorsement(store, endorsement)
     stored = store.membership()
     if stored is None:
-        made = await _enrol(link, store, data, _needed(token, store), name, capabilities, faults, endorsement)
+        made = await _enrol(link, store, data, _required_token(token, store), name, capabilities, faults, endorsement)
         return replace(made, endorsement=endorsement)
     if stored.withdrawn:
         raise ConfigurationError(
-            f"The client of {store.folder} has left population {stored.population!r}, which is for good.",
+            f"The client of {store.folder} has left population {stored.population!r}, which cannot be undone.",
             hint="To take part again, join as a new client: with another --name or --store, and a token.",
             code="withdrawn",
         )
@@ -157,7 +158,7 @@ async def _enrol(
     common = sorted(set(info.protocol) & set(PROTOCOL_VERSIONS))
     if not common:
         raise RemoteError(
-            f"The coordinator speaks device protocol {list(info.protocol)}, this SDK {list(PROTOCOL_VERSIONS)}.",
+            f"The coordinator supports device protocol {list(info.protocol)}, this SDK {list(PROTOCOL_VERSIONS)}.",
             hint="Install a version of coterie that is closer to the coordinator's.",
             code="protocol_version",
         )
@@ -216,7 +217,7 @@ def _membership(
     )
 
 
-def _needed(token: str | None, store: Store) -> str:
+def _required_token(token: str | None, store: Store) -> str:
     if token and token.startswith(EDGE_TOKEN):
         raise ConfigurationError(
             "This token is for an edge aggregator, which speaks for many clients; a device speaks for itself.",
@@ -255,12 +256,12 @@ def capabilities(policy: DevicePolicy, *, external: bool) -> Capabilities:
         features=tuple(FEATURES),
         threads=policy.threads,
         memory_bytes=policy.memory_bytes,
-        yardstick_us=_yardstick(),
+        yardstick_us=_yardstick_us(),
     )
 
 
 @cache
-def _yardstick() -> int:
+def _yardstick_us() -> int:
     """The yardstick's microseconds here, measured once in a process. Two digits: enough to choose a model by, and too
     few to know a device again by.
     """

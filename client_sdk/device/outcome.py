@@ -25,7 +25,10 @@ from coterie.protocol.update import encode_update, read_update
 
 @dataclass(frozen=True, kw_only=True)
 class Prepared:
-    """A task whose plan and tensors are here and checked. release: what doing it costs; None without a promise."""
+    """A task whose plan and tensors are here and checked.
+
+    release: what doing it costs; None without a promise.
+    """
 
     task: Task
     plan: Plan
@@ -39,8 +42,10 @@ class Finished:
     """What a task came to.
 
     update: the encoded bytes; empty under secure aggregation, where ``vector`` is the same in the ring, to be masked.
-    sections: the same in clear. codecs, sizes (bytes of the payload): by section. client_state: what the plan and the
-    codecs keep. seconds: of training. clipped: whether the update was longer than the task's norm and was shortened.
+    sections: the same in clear. codecs, sizes (bytes of the payload): by section.
+    client_state: what the plan and the codecs keep.
+    seconds: of training.
+    clipped: whether the update was longer than the task's norm and was shortened.
     slices: of sections that it covers in part, what it holds of them.
     unusable: why zeros stand in for the work of a task under a promise of privacy, or under masks; for the owner alone.
     """
@@ -62,7 +67,9 @@ class Finished:
 
 
 def encoded(prepared: Prepared, finished: Finished, client_state: Tensors) -> Finished:
-    """The same with the bytes, or the ring's numbers, of its sections. client_state: as it was, codecs' part and all.
+    """The same with the bytes, or the ring's numbers, of its sections.
+
+    client_state: as it was, codecs' part and all.
     Raises UpdateRefused for values that an encoder does not take.
     """
     task, specs = prepared.task, finished.specs

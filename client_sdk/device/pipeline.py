@@ -39,7 +39,8 @@ def _array(name: str, values: Sequence[Any] | NDArray[Any]) -> NDArray[Any]:
     shapes = dict.fromkeys(str(np.shape(value)) for value in values)
     raise DataError(
         f"Column {name!r}: the rows hold values of shapes {' and '.join(list(shapes)[:3])}, or no numbers.",
-        hint="Bring them to one shape and dtype by a step of the pipeline, such as map(DecodeImage(size=(28, 28)), …).",
+        hint="Convert them to one shape and dtype with a step of the pipeline, such as map(DecodeImage(size=(28, "
+        "28)), …).",
         code="data_shape",
         column=name,
     )

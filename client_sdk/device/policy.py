@@ -42,30 +42,36 @@ class PolicySource:
 class DevicePolicy:
     """A device's own floor.
 
-    signers: public keys (hex) whose plans may run here; None for those that were pinned at enrolment. plan: limits of
-    size for plans and their graphs. threads: of one training or evaluation. max_steps: local steps of one task at most;
-    training ends there and sends what it has. max_weight: the most examples that this device ever claims. reveal_data:
-    whether check-ins tell how many rows and which classes it has, for experiments that choose devices by that.
+    signers: public keys (hex) whose plans may run here; None for those that were pinned at enrolment.
+    plan: limits of size for plans and their graphs.
+    threads: of one training or evaluation.
+    max_steps: local steps of one task at most; training ends there and sends what it has.
+    max_weight: the most examples that this device ever claims.
+    reveal_data: whether check-ins tell how many rows and which classes it has, for experiments that choose devices by
+        that.
 
-    require_secure_aggregation: take no task whose update the coordinator could read. min_cohort: the fewest clients
-    that a sum with this device's numbers in it may have. min_corrupt: the least share of clients that may side with the
-    coordinator without its learning anything but the sum. modes: of secure aggregation that are good enough. Whoever
-    states one of the three takes no task without secure aggregation, where none of them could hold. None of
-    min_cohort is `LEAST_CLIENTS` and of min_corrupt 0.05, both under secure aggregation alone. None of modes is both,
-    but where `trusts` names the cohort and not the coordinator: there only ``consistent`` keeps a promise, unless it
-    rests on this device alone.
+    require_secure_aggregation: take no task whose update the coordinator could read.
+    min_cohort: the fewest clients that a sum with this device's numbers in it may have.
+    min_corrupt: the least share of clients that may side with the coordinator without its learning anything but the
+        sum.
+    modes: of secure aggregation that are good enough. Whoever states one of the three takes no task without secure
+        aggregation, where none of them could hold. None of min_cohort is `LEAST_CLIENTS` and of min_corrupt 0.05, both
+        under secure aggregation alone. None of modes is both, but where `trusts` names the cohort and not the
+        coordinator: there only ``consistent`` keeps a promise, unless it rests on this device alone.
 
     min_endorsed, endorsers: of an attempt's clients so many must be endorsed, for distinct subjects, by one of these
     issuers (public keys, hex), this device itself among them: in the roster and among the survivors. Only in the mode
     ``consistent`` is everybody seen, so it takes no other.
 
     max_epsilon, max_delta: take only tasks of experiments that promise differential privacy, and release no more than
-    this by everything that the device ever takes part in, by its own record (`coterie.client_sdk.device.spending`);
-    without max_epsilon none is asked for, and max_delta, units and trusts keep their defaults. ledger: the file of that
-    record, which several clients may share; None for one in the device's folder. units: whose presence a promise may
-    hide. trusts: who may have to be trusted for it. provider: where training runs: "cpu", "auto" for whichever
-    execution provider makes a step soonest, or the name of one; never one that has not computed every recipe and the
-    plan's first step as the CPU does. source: the file that says all this, for refusals.
+        this by everything that the device ever takes part in, by its own record (`coterie.client_sdk.device.spending`);
+        without max_epsilon none is asked for, and max_delta, units and trusts keep their defaults.
+    ledger: the file of that record, which several clients may share; None for one in the device's folder.
+    units: whose presence a promise may hide.
+    trusts: who may have to be trusted for it.
+    provider: where training runs: "cpu", "auto" for whichever execution provider makes a step soonest, or the name of
+        one; never one that has not computed every recipe and the plan's first step as the CPU does.
+    source: the file that says all this, for refusals.
 
     memory_bytes: the most that a task's tensors may need, counted from the plan before anything runs: weights, both
     sets of the step's state, gradients (one more set of weights), the base, the flat update and one batch. Activations
@@ -110,14 +116,16 @@ class DevicePolicy:
                 raise ConfigurationError(f"{name} must be at least 1, got {value}.")
         if self.min_cohort is not None and self.min_cohort < 2:
             raise ConfigurationError(
-                f"min_cohort must be at least 2, got {self.min_cohort}: a sum of one is no secret."
+                f"min_cohort must be at least 2, got {self.min_cohort}: a sum of one client is not secret."
             )
         if (self.min_endorsed is None) != (not self.endorsers):
-            raise ConfigurationError("min_endorsed and endorsers need each other: how many, and by whom.")
+            raise ConfigurationError("min_endorsed and endorsers must be given together.")
         if self.min_endorsed is not None and self.min_endorsed < 2:
             raise ConfigurationError(f"min_endorsed must be at least 2, got {self.min_endorsed}.")
         if self.min_endorsed is not None and self.modes is not None and self.modes != CONSISTENT:
-            raise ConfigurationError("min_endorsed needs modes to be consistent alone: only there everybody is seen.")
+            raise ConfigurationError(
+                "min_endorsed needs modes to be consistent alone: only in that mode does a client see all others."
+            )
         choices = (
             ("modes", ANY_MODE if self.modes is None else self.modes, ALL_MODES),
             ("units", self.units, ALL_UNITS),
@@ -180,7 +188,10 @@ class DevicePolicy:
         return min(task.weight_cap, self.max_weight or task.weight_cap)
 
     def check_task(self, task: Task, pinned: frozenset[str]) -> None:
-        """Raise PolicyRefused unless this device takes such a task. pinned: the signers of its enrolment."""
+        """Raise PolicyRefused unless this device takes such a task.
+
+        pinned: the signers of its enrolment.
+        """
         allowed = pinned if self.signers is None else self.signers
         if task.plan.signer not in allowed:
             raise PolicyRefused(
@@ -260,8 +271,8 @@ class DevicePolicy:
         if task.local is not None and (promise is None or task.kind != "train"):
             # Whoever believed it would hide less than masks do, for noise that is on nothing or promised to nobody.
             raise PolicyRefused(
-                "The task asks this device for noise that is no part of a promise, or where nothing is trained.",
-                hint="No coordinator of coterie sends such a task: find out who changed this one.",
+                "The task asks this device for noise without a promise of privacy, or without training.",
+                hint="No coordinator of coterie sends such a task: find out what changed this one.",
                 code="privacy_unkept",
             )
         if promise is None:
@@ -304,7 +315,7 @@ class DevicePolicy:
         need = memory_needed(plan)
         if self.memory_bytes is not None and need > self.memory_bytes:
             raise PolicyRefused(
-                f"Plan {plan.manifest.name!r} needs at least {need} bytes; this device gives {self.memory_bytes}.",
+                f"Plan {plan.manifest.name!r} needs at least {need} bytes; this device allows {self.memory_bytes}.",
                 hint=f"Raise the limit in {self.where('memory_bytes')}, or let the researcher choose a smaller model or"
                 " batch.",
                 code="memory_refused",

@@ -36,19 +36,21 @@ _PROVIDER: Final = re.compile(r"[A-Za-z0-9_]{1,64}\Z")
 
 @dataclass(frozen=True)
 class Rule:
-    """What a line may say. wanted: completes "must be …". read: the value as `DevicePolicy` has it, or None if it is
-    not what is wanted.
+    """What a line may say.
+
+    wanted: completes "must be …".
+    read: the value as `DevicePolicy` has it, or None if it is not what is wanted.
     """
 
     wanted: str
     read: Callable[[object], object | None]
 
 
-def _flag(value: object) -> object | None:
+def _boolean(value: object) -> object | None:
     return value if isinstance(value, bool) else None
 
 
-def _whole(least: int) -> Rule:
+def _integer_rule(least: int) -> Rule:
     def read(value: object) -> object | None:
         fits = isinstance(value, int) and not isinstance(value, bool) and value >= least
         return value if fits else None
@@ -71,39 +73,39 @@ def _names(value: object, fits: Callable[[str], bool]) -> object | None:
     return frozenset(cast(list[str], names))
 
 
-def _choice(known: Sequence[str]) -> Rule:
+def _choice_rule(known: Sequence[str]) -> Rule:
     return Rule(
         f"a list of one or more of {', '.join(repr(name) for name in known)}",
         lambda value: _names(value, known.__contains__),
     )
 
 
-_FLAG: Final = Rule("true or false, in small letters and without quotes", _flag)
-_LIMIT: Final = _whole(1)
+_FLAG: Final = Rule("true or false, in lower case and without quotes", _boolean)
+_LIMIT: Final = _integer_rule(1)
 
 RULES: Final[Mapping[str, Rule]] = {
     "require_secure_aggregation": _FLAG,
-    "min_cohort": _whole(2),
+    "min_cohort": _integer_rule(2),
     "min_corrupt": Rule(
         "a number of at least 0 and below 1, without quotes, as in 0.1",
         lambda value: 0.0 if value == 0 and not isinstance(value, bool) else _number(value, below=1.0),
     ),
-    "modes": _choice(ALL_MODES),
-    "min_endorsed": _whole(2),
+    "modes": _choice_rule(ALL_MODES),
+    "min_endorsed": _integer_rule(2),
     "endorsers": Rule(
-        "a list of one or more public keys of 64 hexadecimal digits in small letters",
+        "a list of one or more public keys of 64 lower-case hexadecimal digits",
         lambda value: _names(value, lambda name: _KEY.match(name) is not None),
     ),
     "max_epsilon": Rule("a number above 0, without quotes, as in 8.0", lambda value: _number(value, below=math.inf)),
     "max_delta": Rule("a number between 0 and 1, without quotes, as in 1e-5", lambda value: _number(value, below=1.0)),
-    "units": _choice(ALL_UNITS),
-    "trusts": _choice(ALL_TRUSTED),
+    "units": _choice_rule(ALL_UNITS),
+    "trusts": _choice_rule(ALL_TRUSTED),
     "ledger": Rule(
         'the path of a file in quotes, as in "/var/lib/coterie/ledger.db"',
         lambda value: Path(value) if isinstance(value, str) and value.strip() else None,
     ),
     "signers": Rule(
-        "a list of one or more public keys of 64 hexadecimal digits in small letters; leave the line out to trust the"
+        "a list of one or more public keys of 64 lower-case hexadecimal digits; leave the line out to trust the"
         " population's signers as they were when this device joined",
         lambda value: _names(value, lambda name: _KEY.match(name) is not None),
     ),
@@ -139,13 +141,13 @@ def read_policy(path: Path) -> DevicePolicy:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise _error(
-            path, None, f"this is not TOML: {error}", "Write one `name = value` a line; text stands in quotes."
+            path, None, f"this is not TOML: {error}", "Write one `name = value` per line, with text in quotes."
         ) from error
     if not document:
         raise _error(
             path,
             None,
-            "the file is empty, and would guard nothing",
+            "the file is empty, so it would enforce nothing",
             "Write at least one rule, for example: require_secure_aggregation = true",
         )
     lines = _lines(text)
@@ -169,15 +171,15 @@ def read_policy(path: Path) -> DevicePolicy:
         raise _error(
             path,
             lines.get("require_secure_aggregation"),
-            f"require_secure_aggregation cannot be false beside {needs} in line {lines.get(needs)}, which only secure"
-            " aggregation can keep",
+            f"require_secure_aggregation cannot be false beside {needs} in line {lines.get(needs)}, which only "
+            "secure aggregation can enforce",
             f"Leave out one of the two: without {needs} this client also sends updates that the coordinator reads.",
         )
     if "min_endorsed" in values and values.get("modes", CONSISTENT) != CONSISTENT:
         raise _error(
             path,
             lines.get("modes"),
-            "modes cannot name semi_honest beside min_endorsed: in that mode a client sees its neighbours only",
+            "modes cannot name semi_honest together with min_endorsed: in that mode a client sees its neighbours only",
             'Write modes = ["consistent"], or leave the line out.',
         )
     if "ledger" in values:
@@ -231,7 +233,9 @@ def _values(
             raise _unknown(path, line, name, value, rules, prefix)
         found = rules[name].read(value)
         if found is None:
-            raise _error(path, line, f"{name} must be {rules[name].wanted}; it is {_shown(value)}", "Correct the line.")
+            raise _error(
+                path, line, f"{name} must be {rules[name].wanted}; it is {_format(value)}", "Correct the line."
+            )
         values[name] = found
     return values
 
@@ -252,7 +256,7 @@ def _unknown(
         return _error(
             path,
             line,
-            f"{name} stands in the wrong place",
+            f"{name} is in the wrong place",
             "Move it above the line [plan]." if prefix else "Move it below a line [plan].",
         )
     near = nearest(name, rules)
@@ -273,14 +277,14 @@ def _lines(text: str) -> dict[str, int]:
     return lines
 
 
-def _shown(value: object) -> str:
+def _format(value: object) -> str:
     match value:
         case bool():
             return str(value).lower()
         case str():
             return f'the text "{value[:80]}"'
         case list():
-            shown = ", ".join(_shown(item) for item in cast(list[object], value)[:4])
+            shown = ", ".join(_format(item) for item in cast(list[object], value)[:4])
             return f"the list [{shown}]"
         case dict():
             return "a table"

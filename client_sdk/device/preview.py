@@ -18,8 +18,10 @@ from coterie.protocol.secure_sections import COUNTS
 class SectionPreview:
     """One section of the update.
 
-    codec: how it is encoded; under secure aggregation the kind of numbers and the bits of each before masking. values:
-    how many numbers leave; bytes: as encoded. minimum, maximum, norm: of the numbers before encoding.
+    codec: how it is encoded; under secure aggregation the kind of numbers and the bits of each before masking.
+    values: how many numbers leave.
+    bytes: as encoded.
+    minimum, maximum, norm: of the numbers before encoding.
     """
 
     name: str
@@ -35,12 +37,16 @@ class SectionPreview:
 class DryRun:
     """What would leave this device for one task. experiment is None, and the rest empty, when there is no task to give.
 
-    name: of the experiment. asks: which question it is, as ``histogram``; empty for training. signer: the key that
-    signed its plan.
-    examples: rows of this device, which stay. weight: how many examples the update would claim. metrics: means that
-    travel inside the section ``metrics``. total_bytes: of the whole update file. secure: the mode of secure
-    aggregation, under which nobody but this device sees any of these numbers; min_clients: the fewest clients whose sum
-    is opened. clipped: whether the update was longer than the task's norm and was shortened to it.
+    name: of the experiment.
+    asks: which question it is, as ``histogram``; empty for training.
+    signer: the key that signed its plan.
+    examples: rows of this device, which stay.
+    weight: how many examples the update would claim.
+    metrics: means that travel inside the section ``metrics``.
+    total_bytes: of the whole update file.
+    secure: the mode of secure aggregation, under which nobody but this device sees any of these numbers.
+    min_clients: the fewest clients whose sum is opened.
+    clipped: whether the update was longer than the task's norm and was shortened to it.
     saved: the files that hold the exact bytes.
     """
 
@@ -81,8 +87,9 @@ def nothing(membership: Membership) -> DryRun:
 
 
 _MASKED_NOTE: Final = (
-    "No row leaves this device. The numbers above would leave it under masks that only a sum over many clients takes"
-    " off; nobody sees this device's own. Nothing was sent but the check-in and the task's return."
+    "No row leaves this device. The numbers above would leave it under masks that are removed only from a sum over "
+    "many clients; nobody sees this device's own numbers. Nothing was sent but the check-in and the task's "
+    "return."
 )
 
 
@@ -128,16 +135,16 @@ def preview(membership: Membership, prepared: Prepared, finished: Finished) -> D
 def _section(finished: Finished, name: str, count: int) -> SectionPreview:
     values = np.asarray(finished.sections[name])
     codec = finished.codecs.get(name, "float64" if values.dtype == np.float64 else "float32")
-    return _shown(name, codec, count, finished.sizes[name], values.astype(np.float64))
+    return _preview_of(name, codec, count, finished.sizes[name], values.astype(np.float64))
 
 
 def _counts(finished: Finished, values: RingVector) -> SectionPreview:
     """The section that is of no plan: see `coterie.protocol.secure_sections.COUNTED`."""
     codec, size = finished.codecs[COUNTS], finished.sizes[COUNTS]
-    return _shown(COUNTS, codec, len(values), size, values.astype(np.float64))
+    return _preview_of(COUNTS, codec, len(values), size, values.astype(np.float64))
 
 
-def _shown(name: str, codec: str, count: int, size: int, values: NDArray[np.float64]) -> SectionPreview:
+def _preview_of(name: str, codec: str, count: int, size: int, values: NDArray[np.float64]) -> SectionPreview:
     return SectionPreview(
         name=name,
         codec=codec,

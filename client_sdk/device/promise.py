@@ -22,7 +22,7 @@ from coterie.protocol.secure_sections import COUNTS
 # A calibrated price comes out a little below what was asked for.
 _ROUNDING = 1 + 1e-6
 HINT = "Ask the experiment's researcher, or the coordinator's operator, what the noise is meant to be."
-_NO_PROMISE = "is missing, and the plan's steps noise single rows"
+_NO_PROMISE = "is missing, and the plan's steps add noise to single rows"
 _NOISED_VECTOR = ((COUNTS, "exact"), (DELTA, "noised"))
 """All that leaves a device whose noise hides in a cohort's: names and encodings of the masked vector's sections."""
 
@@ -38,17 +38,17 @@ def check_promise(task: Task, promise: PrivacyTerms, *, endorsed: int | None = N
       coordinator, and on the mode in which no coordinator can split the cohort. One round costs no more than all may.
 
     endorsed: the fewest clients of a sum of whom somebody else than the coordinator says that they are real, where the
-    policy asks for that: the coordinator may know the shares of all others.
+        policy asks for that: the coordinator may know the shares of all others.
     Raises errors.PolicyRefused (``privacy_unkept``).
     """
     if task.kind != "train":
-        raise _unkept("covers training, and nothing noises what an evaluation measures")
+        raise _refusal("covers training, and no noise is added to what an evaluation measures")
     if not 0 < promise.delta < 1:
-        raise _unkept(f"has the delta {promise.delta:g}, and no account of noise is made at that")
+        raise _refusal(f"has the delta {promise.delta:g}, and no account of noise is made at that")
     if promise.trusts == "device" and promise.unit == "user":
         _check_own(_local_terms(task), promise)
     elif task.local is not None:
-        raise _unkept("does not rest on noise of this device's own, and the task asks for some")
+        raise _refusal("does not rest on noise of this device's own, and the task asks for some")
     if promise.trusts == "cohort":
         _check_shared(_secure_terms(task), promise, endorsed)
 
@@ -57,8 +57,9 @@ def events_of(task: Task, promise: PrivacyTerms, manifest: Manifest) -> tuple[Ev
     """What the task's own noise costs, in a task that `check_promise` has passed; the whole claim where that trusts
     the coordinator.
 
-    manifest: of the task's plan. Raises errors.PolicyRefused (``privacy_unkept``) for a promise to hide rows that rests
-    on a plan without noise in its steps.
+    manifest: of the task's plan.
+    Raises errors.PolicyRefused (``privacy_unkept``) for a promise to hide rows that rests on a plan without noise in
+    its steps.
     """
     if promise.unit == "example":
         return _of_rows(manifest)
@@ -80,12 +81,12 @@ def check_steps(task: Task, manifest: Manifest) -> None:
     """
     promise = task.privacy
     if task.kind == "train" and manifest.training.private and (promise is None or promise.unit != "example"):
-        raise _unkept("is not about single rows, and the plan's steps noise those" if promise else _NO_PROMISE)
+        raise _refusal("is not about single rows, and the plan's steps noise those" if promise else _NO_PROMISE)
 
 
 def _check_own(local: LocalTerms, promise: PrivacyTerms) -> None:
     if local.epsilon > promise.epsilon * _ROUNDING or local.delta > promise.delta * _ROUNDING:
-        raise _unkept(
+        raise _refusal(
             f"is epsilon {promise.epsilon:g} at delta {promise.delta:g} for all rounds, and one upload alone is made "
             f"for {local.epsilon:g} at {local.delta:g}"
         )
@@ -94,39 +95,39 @@ def _check_own(local: LocalTerms, promise: PrivacyTerms) -> None:
 
 def _check_shared(terms: SecureTerms, promise: PrivacyTerms, endorsed: int | None) -> None:
     if terms.mode != "consistent":
-        raise _unkept(
+        raise _refusal(
             f"rests on a cohort that a coordinator cannot split, and the task is in the mode {terms.mode!r}, in which "
             "it can"
         )
     found = tuple((section.name, section.encoding) for section in terms.sections)
     if terms.noise is None or found != _NOISED_VECTOR:
         named = ", ".join(f"{name} {encoding}" for name, encoding in found[:4])
-        raise _unkept(
-            "rests on noise that clients add to the change of the weights, with nothing beside it but the counts, and "
+        raise _refusal(
+            "rests on noise that clients add to the change of the weights, with nothing besides it but the counts, and "
             f"the task lets them send: {named}" + ("" if terms.noise else ", without noise")
         )
     corrupt = share_of(terms.corrupt, terms.max_clients)
     real = terms.min_clients if endorsed is None else min(terms.min_clients, endorsed)
     if terms.noise.contributors > max(real - corrupt, 1):
         known = "" if endorsed is None else " endorsed ones"
-        raise _unkept(
+        raise _refusal(
             f"counts on the noise of {terms.noise.contributors} clients, and a sum may be of {real}{known}, of whom "
-            f"{corrupt} may tell theirs"
+            f"{corrupt} may reveal theirs"
         )
     cost = spent([_of_a_sum(terms)], promise.delta, accountant="rdp").epsilon
     if cost > promise.epsilon:
-        raise _unkept(f"is epsilon {promise.epsilon:g} for all rounds, and one round alone costs {cost:.3g}")
+        raise _refusal(f"is epsilon {promise.epsilon:g} for all rounds, and one round alone costs {cost:.3g}")
 
 
 def _local_terms(task: Task) -> LocalTerms:
     if task.local is None:
-        raise _unkept("rests on noise that this device adds by itself, and the task lets it add none")
+        raise _refusal("rests on noise that this device adds by itself, and the task lets it add none")
     return task.local
 
 
 def _secure_terms(task: Task) -> SecureTerms:
     if task.secure is None:
-        raise _unkept("rests on noise that clients add together, and the task is without secure aggregation")
+        raise _refusal("rests on noise that clients add together, and the task is without secure aggregation")
     return task.secure
 
 
@@ -134,9 +135,9 @@ def _of_rows(manifest: Manifest) -> tuple[Event, ...]:
     """One training by steps that the plan noises."""
     draws, private = manifest.training.draws(), manifest.training.private
     if draws is None or private is None:
-        raise _unkept("is about single rows, and the plan's steps neither clip nor noise them")
+        raise _refusal("is about single rows, and the plan's steps neither clip nor noise them")
     if manifest.training.holdout and manifest.schema.label.others == "dropped":
-        raise _unkept("is about single rows, and one that the label's classes drop moves others in or out of training")
+        raise _refusal("is about single rows, and one that the label's classes drop moves others in or out of training")
     fails = (Approximate(0.0, draws.failure),) if draws.failure else ()
     return (SampledGaussian(private.noise_multiplier, draws.rate, draws.steps), *fails)
 
@@ -146,19 +147,19 @@ def _of_upload(local: LocalTerms) -> tuple[Event, ...]:
     try:
         return whole_cost(level_of(local), 1, cohort=1)
     except ExperimentError as error:
-        raise _unkept(f"rests on noise that cannot be made: {error.message}") from error
+        raise _refusal(f"rests on noise that cannot be made: {error.message}") from error
 
 
 def _of_a_sum(terms: SecureTerms) -> Event:
     """One sum that a cohort noises together."""
     section = terms.sections[-1]
     if terms.noise is None:
-        raise _unkept("rests on noise that clients add together, and the task lets them add none")
+        raise _refusal("rests on noise that clients add together, and the task lets them add none")
     try:
         return distributed.event(distributed.Terms.of(terms.noise, section.bits, section.values))
     except ArgumentValueError as error:
-        raise _unkept(f"rests on noise that cannot be made: {error.message}") from error
+        raise _refusal(f"rests on noise that cannot be made: {error.message}") from error
 
 
-def _unkept(why: str) -> PolicyRefused:
+def _refusal(why: str) -> PolicyRefused:
     return PolicyRefused(f"The task's promise of privacy cannot hold: it {why}.", hint=HINT, code="privacy_unkept")

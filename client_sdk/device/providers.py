@@ -32,7 +32,8 @@ State: TypeAlias = Literal["trusted", "quarantined", "absent", "chosen", "refuse
 class ProviderNews:
     """Something that the owner of the device is told, and, with a verdict, something to be remembered.
 
-    seconds: of one step, by provider, where a choice was measured. steps: how many a provider had made when it failed.
+    seconds: of one step, by provider, where a choice was measured.
+    steps: how many a provider had made when it failed.
     """
 
     provider: str
@@ -45,7 +46,10 @@ class ProviderNews:
 
 @dataclass(frozen=True)
 class Seat:
-    """Where the steps of a plan run. trunk: only the frozen front of the model does, the rest on the CPU."""
+    """Where the steps of a plan run.
+
+    trunk: only the frozen front of the model does, the rest on the CPU.
+    """
 
     provider: Provider = ON_CPU
     trunk: bool = False
@@ -54,9 +58,11 @@ class Seat:
 class DeviceProviders:
     """What a plan trainer asks for its providers. May be used from several threads.
 
-    remembered: earlier verdicts. found: all providers of this machine, asked for once; trial: of one of them, in
-    another process where it is left to itself. watch: is told who computes. Verdicts and what happened are collected;
-    ``news`` hands them over, for the thread that owns the store.
+    remembered: earlier verdicts.
+    found: all providers of this machine, asked for once.
+    trial: of one of them, in another process where it is left to itself.
+    watch: is told who computes. Verdicts and what happened are collected; ``news`` hands them over, for the thread that
+        owns the store.
     """
 
     def __init__(
@@ -79,7 +85,7 @@ class DeviceProviders:
         self._suspects = {verdict.identity: verdict for verdict in self._watch.suspects()}
         self._remembered |= self._suspects
         for verdict in self._suspects.values():
-            self._tell(verdict.identity.provider, "quarantined", verdict.reason, verdict=verdict)
+            self._add_news(verdict.identity.provider, "quarantined", verdict.reason, verdict=verdict)
 
     def news(self) -> list[ProviderNews]:
         """What has happened since this was asked last."""
@@ -99,7 +105,7 @@ class DeviceProviders:
         """Where the steps of a plan run. The first time it is measured, on the plan's own first step."""
         with self._lock:
             if plan not in self._chosen:
-                self._chosen[plan] = self._measured(case, threads)
+                self._chosen[plan] = self._measure(case, threads)
             return self.chosen(plan)
 
     def failed(self, fallback: Fallback) -> None:
@@ -109,9 +115,9 @@ class DeviceProviders:
 
     def refused(self, provider: str, reason: str) -> None:
         """A provider does not load a graph of a plan that it computes otherwise; the CPU runs that one."""
-        self._tell(provider, "refused", reason)
+        self._add_news(provider, "refused", reason)
 
-    def _tell(self, provider: str, state: State, reason: str, **more: Any) -> None:
+    def _add_news(self, provider: str, state: State, reason: str, **more: Any) -> None:
         self._news.append(ProviderNews(provider=provider, state=state, reason=reason, **more))
 
     def _computes(self, provider: Provider) -> None:
@@ -124,7 +130,7 @@ class DeviceProviders:
             self._computes(provider)
             yield provider
 
-    def _measured(self, case: Callable[[], StepCase], threads: int) -> Seat:
+    def _measure(self, case: Callable[[], StepCase], threads: int) -> Seat:
         candidates = self._candidates()
         if not candidates:
             return Seat()
@@ -155,13 +161,13 @@ class DeviceProviders:
             except CoterieError as error:
                 absent = error.message
             if not others and self._wish not in (AUTO, CPU):
-                self._tell(self._wish, "absent", absent)
+                self._add_news(self._wish, "absent", absent)
             known = verdicts(others, self._remembered, trial=self._trial)
             for provider, verdict in known.items():
                 state: State = "trusted" if verdict.trusted else "quarantined"
                 fresh = None if verdict.identity in self._remembered else verdict
                 if verdict.identity not in self._suspects:  # who was told of already
-                    self._tell(provider.name, state, verdict.reason, verdict=fresh)
+                    self._add_news(provider.name, state, verdict.reason, verdict=fresh)
                 self._remembered[verdict.identity] = verdict
             self._trusted = [provider for provider, verdict in known.items() if verdict.trusted]
         return self._trusted
@@ -172,7 +178,7 @@ class DeviceProviders:
         for provider in lost:
             verdict = failure(provider, reason)
             self._remembered[verdict.identity] = verdict
-            self._tell(name, "failed", reason, steps=steps, verdict=verdict)
+            self._add_news(name, "failed", reason, steps=steps, verdict=verdict)
         self._trusted = [each for each in self._trusted or () if each.name != name]
         self._chosen = {plan: Seat() if seat.provider.name == name else seat for plan, seat in self._chosen.items()}
 

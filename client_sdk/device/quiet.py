@@ -52,7 +52,9 @@ def speakable(task: Task, phase: str, error: CoterieError) -> bool:
 
 def train_quietly(trainer: Trainer, work: LocalWork, task: Task, *, unread: CoterieError | None = None) -> Quiet:
     """Train for a task under a promise. Numbers that cannot be used are zeros from here on; so is a training in which
-    the trainer fails, where noise will hide the one as the other. unread: why the rows are blank ones, if they are.
+    the trainer fails, where noise will hide the one as the other.
+
+    unread: why the rows are blank ones, if they are.
 
     Example-level noise is in the training itself, which therefore cannot be replaced when it fails: then what the
     trainer raises is raised. Otherwise only Stopped.
@@ -68,7 +70,7 @@ def train_quietly(trainer: Trainer, work: LocalWork, task: Task, *, unread: Cote
     except Exception as error:  # a trainer of the owner's may raise anything, and give anything
         if in_training:
             raise
-        return Quiet(put_in=zeros(specs, before), metrics={}, unusable=unread or named(error))
+        return Quiet(put_in=zeros(specs, before), metrics={}, unusable=unread or as_coterie_error(error))
     if unread is not None and not in_training:
         return Quiet(put_in=zeros(specs, before), metrics={}, unusable=unread)
     return Quiet(put_in=made, metrics=metrics, unusable=unread if made.usable else _not_usable())
@@ -84,7 +86,7 @@ def _means(result: LocalResult, plan: Plan) -> dict[str, float]:
         return {}
 
 
-def named(error: Exception) -> CoterieError:
+def as_coterie_error(error: Exception) -> CoterieError:
     """The error, or that the trainer failed with it."""
     if isinstance(error, CoterieError):
         return error
@@ -93,8 +95,8 @@ def named(error: Exception) -> CoterieError:
 
 def _not_usable() -> CoterieError:
     return UpdateRefused(
-        "The training gave numbers that are not finite, or outside the plan's range: zeros are sent in their place.",
-        hint="The experiment may have diverged, which a lower learning rate mends. Look at the rows if it goes on for"
-        " long.",
+        "The training produced numbers that are not finite, or outside the plan's range: zeros are sent in their "
+        "place.",
+        hint="The experiment may have diverged; a lower learning rate fixes that. If it continues, look at the rows.",
         code="not_finite",
     )

@@ -19,7 +19,11 @@ _PAUSE_S: Final = 0.02
 
 @dataclass(frozen=True)
 class Record:
-    """A device's own memory. membership: None before it joined. history: the oldest task first."""
+    """A device's own memory.
+
+    membership: None before it joined.
+    history: the oldest task first.
+    """
 
     membership: StoredMembership | None
     history: list[HistoryEntry]
@@ -39,7 +43,7 @@ def read_record(folder: Path) -> Record:
             return Record(membership_in(database), history_in(database))
     except sqlite3.DatabaseError as error:
         raise ConfigurationError(
-            f"{path} cannot be read: {error}.", hint="Start this folder's client once: it mends older files."
+            f"{path} cannot be read: {error}.", hint="Start this folder's client once: it upgrades older files."
         ) from error
     except OSError as error:
         raise storage_error(path, error) from error
@@ -69,11 +73,11 @@ def opened(path: Path) -> Generator[sqlite3.Connection]:
             yield database
             return
     with closing(sqlite3.connect(":memory:")) as copy:
-        copy.deserialize(_settled(path))
+        copy.deserialize(_consistent_bytes(path))
         yield copy
 
 
-def _settled(path: Path) -> bytes:
+def _consistent_bytes(path: Path) -> bytes:
     """The bytes of a database that another process writes, as they are between two of its transactions.
 
     A transaction first fills the journal, then changes pages in place, then empties the journal. So bytes that are read
@@ -87,7 +91,7 @@ def _settled(path: Path) -> bytes:
                 return found
         time.sleep(_PAUSE_S)
     raise ConfigurationError(
-        f"The client that uses {path.parent} keeps its database busy.",
+        f"The client that uses {path.parent} has locked its database.",
         hint="Try again, or stop that client first.",
         code="store_in_use",
     )

@@ -55,7 +55,8 @@ _SENDING: Final = "uploading"
 class Runner:
     """Performs the tasks of one device.
 
-    stop: set when the work in progress shall end. failures: tasks that failed on this device, one after another.
+    stop: set when the work in progress shall end.
+    failures: tasks that failed on this device, one after another.
     """
 
     settings: AgentSettings
@@ -98,8 +99,8 @@ class Runner:
             check_assignment(task, self.membership, self.settings.policy)
             update: bytes | None = None
             if in_flight.state == "leased":
-                finished = await self._produce(task, in_flight.release, phase)
-                self._keep(task, finished)
+                finished = await self._compute_update(task, in_flight.release, phase)
+                self._store_result(task, finished)
                 update = finished.update
             phase[0] = _SENDING
             if task.secure is not None:
@@ -138,21 +139,21 @@ class Runner:
         self.failures = 0
         return True
 
-    async def _produce(self, task: Task, key: str, phase: list[str]) -> Finished:
-        def at(name: str) -> None:
+    async def _compute_update(self, task: Task, key: str, phase: list[str]) -> Finished:
+        def enter_phase(name: str) -> None:
             phase[0] = name
 
         await self.check_lineage(task)
         self.faults.reach("remembered")
         policy = self.settings.policy
-        prepared = await prepare(task, self.membership, policy, self.blobs, self.ledger, key=key, at=at)
+        prepared = await prepare(task, self.membership, policy, self.blobs, self.ledger, key=key, at=enter_phase)
         trainer = self.chosen_trainer()
-        at("checking")
+        enter_phase("checking")
         await asyncio.to_thread(trainer.check, prepared.plan, task.kind, policy.threads)
-        self._introduce(task, prepared.plan.manifest)
+        self._announce_plan(task, prepared.plan.manifest)
         self.blobs.prune(keep=frozenset((task.model.sha256, task.plan.id)))
         self.faults.reach("downloaded")
-        at("training" if task.kind == "train" else "evaluating")
+        enter_phase("training" if task.kind == "train" else "evaluating")
         closed = Flag()
 
         def on_step(steps: int) -> None:
@@ -160,7 +161,7 @@ class Runner:
             if self.stop.is_set() or closed.is_set():
                 raise Stopped()
 
-        heart = asyncio.create_task(self._beat(task, phase[0], closed))
+        heart = asyncio.create_task(self._heartbeat(task, phase[0], closed))
         try:
             client_state = self.client_state(task)
             finished = await asyncio.to_thread(
@@ -178,7 +179,7 @@ class Runner:
         finally:
             heart.cancel()
             self.hear_of_providers()
-        at("encoding")
+        enter_phase("encoding")
         self.emit(
             "trained" if task.kind == "train" else "evaluated",
             task=task.id,
@@ -194,7 +195,7 @@ class Runner:
             await self._charge(prepared.release)
         return finished
 
-    def _introduce(self, task: Task, manifest: Manifest) -> None:
+    def _announce_plan(self, task: Task, manifest: Manifest) -> None:
         """Remember and tell the owner what a task is for, and who signed it."""
         asks = question_of(manifest)
         self.store.describe(task.id, name=manifest.name, asks=asks)
@@ -234,7 +235,7 @@ class Runner:
         self.emit("state_dropped", task=task.id, experiment=task.experiment, made_in=made.round)
         return {}
 
-    def _keep(self, task: Task, finished: Finished) -> None:
+    def _store_result(self, task: Task, finished: Finished) -> None:
         if finished.vector is not None:
             self.courier.begin(
                 task, finished.vector, finished.client_state, weight=finished.weight, steps=finished.steps
@@ -280,21 +281,21 @@ class Runner:
         self.emit(
             "uploaded", task=task.id, bytes=len(update), seconds=round(time.monotonic() - begun, 3), state=receipt.state
         )
-        self._acknowledged(task, "")
+        self._record_acknowledged(task, "")
 
     async def _aggregate_securely(self, task: Task) -> None:
         ended = await self.courier.carry(task)
         self.faults.reach("ended")
         if not ended.masked:
             raise RemoteError(
-                f"The attempt of secure aggregation was over before this device's vector was in it: {ended.cause}.",
+                f"The attempt of secure aggregation ended before this device's vector was included: {ended.cause}.",
                 hint="Nothing of the update has left; the device goes on with its next task.",
                 code="attempt_over",
             )
         self.emit("attempt", task=task.id, state=ended.state, cause=ended.cause)
-        self._acknowledged(task, ended.cause or ended.state)
+        self._record_acknowledged(task, ended.cause or ended.state)
 
-    def _acknowledged(self, task: Task, outcome: str) -> None:
+    def _record_acknowledged(self, task: Task, outcome: str) -> None:
         self.store.acknowledged(task.id, kind=task.kind, outcome=outcome)
         if task.kind == "train":
             self.summary.trained += 1
@@ -302,7 +303,7 @@ class Runner:
             self.summary.evaluated += 1
         self.faults.reach("pending")
 
-    async def _beat(self, task: Task, phase: str, closed: Flag) -> None:
+    async def _heartbeat(self, task: Task, phase: str, closed: Flag) -> None:
         """Tell the coordinator during long work that it goes on; learn that the task is over."""
         message = Progress.model_validate({"phase": phase}).model_dump(mode="json")
         while True:

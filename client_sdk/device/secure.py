@@ -77,8 +77,11 @@ class Emit(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Ended:
-    """How an attempt ended. masked: whether the coordinator may hold the masked vector, so that a check-in settles what
-    becomes of the task. state: ``summed``, ``failed`` or ``over``; cause: why there is no sum, if somebody said so.
+    """How an attempt ended.
+
+    masked: whether the coordinator may hold the masked vector, so that a check-in settles what becomes of the task.
+    state: ``summed``, ``failed`` or ``over``.
+    cause: why there is no sum, if somebody said so.
     """
 
     masked: bool
@@ -86,14 +89,17 @@ class Ended:
     cause: str = ""
 
 
-async def _nothing(task: Task) -> None: ...
+async def _no_answer(task: Task) -> None: ...
 
 
 @dataclass(kw_only=True)
 class SecureCourier:
-    """Carries the attempts of one device. floor: the fewest clients that it agrees to be one of. asked: how many of
-    them must be endorsed, and by whom. endorsement: of this device. before_masked: awaited before a masked vector is
-    sent.
+    """Carries the attempts of one device.
+
+    floor: the fewest clients that it agrees to be one of.
+    asked: how many of them must be endorsed, and by whom.
+    endorsement: of this device.
+    before_masked: awaited before a masked vector is sent.
     """
 
     device: str
@@ -107,7 +113,7 @@ class SecureCourier:
     asked: Asked = NOTHING
     endorsement: Endorsement | None = None
     rng: random.Random = field(default_factory=random.SystemRandom)
-    before_masked: Callable[[Task], Awaitable[None]] = _nothing
+    before_masked: Callable[[Task], Awaitable[None]] = _no_answer
 
     def begin(self, task: Task, vector: RingVector, client_state: Tensors, *, weight: int, steps: int) -> None:
         """Make the task's vector and the first state of its attempt durable; nothing is sent yet."""
@@ -169,7 +175,7 @@ class SecureCourier:
     ) -> tuple[ClientState, AttemptRecord]:
         """The machine's next state, and what it has to send, both durable."""
         state, reply = await asyncio.to_thread(client.step, state, message, identity=self.store.key)
-        record = _counted(record, state, message)
+        record = _with_counts(record, state, message)
         if state.awaits == "vector":
             vector = self._vector(task, record)
             state, packed = await asyncio.to_thread(client.mask, state, vector)
@@ -197,7 +203,7 @@ class SecureCourier:
             else:
                 target = f"/v1/device/tasks/{task.id}/secure/{record.message}"
                 body = parse_json(record.body.encode())
-                await self._patiently(task, lambda: self.requests.json("POST", target, body))
+                await self._with_retries(task, lambda: self.requests.json("POST", target, body))
         except RemoteError as error:
             # The phase ended, with this message in it or without: what the coordinator says next will tell.
             if error.reason != _TOO_LATE:
@@ -209,7 +215,7 @@ class SecureCourier:
         begun = time.monotonic()
         masked = self._masked(task)
         await self.before_masked(task)
-        receipt = await self._patiently(
+        receipt = await self._with_retries(
             task,
             lambda: upload(self.requests, task.id, masked, resume=resume, piece=self.piece, reached=self.faults.reach),
         )
@@ -224,7 +230,7 @@ class SecureCourier:
         silent_s = _ROSTER_S if name == "roster" else _SILENT_S + _SILENT_PHASES * state.terms.phase_ms / 1000
         until = time.monotonic() + silent_s
         while time.monotonic() < until:
-            response = await self._patiently(task, lambda: self.requests.request("GET", target))
+            response = await self._with_retries(task, lambda: self.requests.request("GET", target))
             if response.status_code == 204:
                 await self._unless_stopped(asyncio.sleep(float(response.headers.get("Retry-After", "0"))))
                 continue
@@ -232,12 +238,12 @@ class SecureCourier:
             if not isinstance(message, Outcome) or message.state != "open":
                 return message
         raise RemoteError(
-            f"The coordinator has said nothing of the {name} of attempt {state.terms.attempt} for {silent_s:.0f} s.",
+            f"The coordinator has not sent the {name} of attempt {state.terms.attempt} for {silent_s:.0f} s.",
             hint="The device goes on with its next task.",
             code="attempt_silent",
         )
 
-    async def _patiently(self, task: Task, request: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
+    async def _with_retries(self, task: Task, request: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
         """A request, tried again while it fails for reasons that pass: a coordinator that restarts must not cost the
         attempt a client. Raises the failure when it lasts longer than the attempt could.
         """
@@ -297,13 +303,13 @@ def _state(task: Task, record: AttemptRecord) -> ClientState:
         return ClientState.from_json(record.state)
     except StorageError as error:
         raise PolicyRefused(
-            f"The attempt of task {task.id} cannot be read any more, so this device says nothing more in it.",
+            f"The attempt of task {task.id} can no longer be read, so this device sends nothing more in it.",
             hint="The device goes on with its next task.",
             code="attempt_lost",
         ) from error
 
 
-def _counted(record: AttemptRecord, state: ClientState, message: ToClient) -> AttemptRecord:
+def _with_counts(record: AttemptRecord, state: ClientState, message: ToClient) -> AttemptRecord:
     """The record with what the message says of how many take part."""
     match message:
         case Roster():
@@ -326,7 +332,7 @@ def _header(task: Task, state: ClientState) -> MaskedHeader:
 
 def _damaged(what: str, path: str) -> PolicyRefused:
     return PolicyRefused(
-        f"The {what} in {path} is damaged, so this device says nothing more in its attempt.",
+        f"The {what} in {path} is damaged, so this device sends nothing more in its attempt.",
         hint="Check the disk; the device goes on with its next task.",
         code="attempt_lost",
     )

@@ -21,8 +21,8 @@ Listener = Callable[[Mapping[str, Any]], None]
 class RunSummary:
     """What an agent did, in all of its runs.
 
-    trained and evaluated: updates acknowledged. counted and rolled_back: training updates settled. failed: tasks given
-    up.
+    trained and evaluated: updates acknowledged. counted and rolled_back: training updates settled.
+    failed: tasks given up.
     """
 
     trained: int = 0
@@ -42,8 +42,12 @@ class RunSummary:
 class AgentSettings:
     """Where an agent works and how.
 
-    url: of the coordinator. folder: of its store. token: for enrolment. name: for people. ca: PEM of the coordinator's
-    authority. endorsement: of the device's key; kept in the folder from then on.
+    url: of the coordinator.
+    folder: of its store.
+    token: for enrolment.
+    name: for people.
+    ca: PEM of the coordinator's authority.
+    endorsement: of the device's key; kept in the folder from then on.
     trainer: None for the plan trainer. transport, sleep, rng: the seams for tests.
     """
 

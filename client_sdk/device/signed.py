@@ -41,9 +41,9 @@ class SignedLink:
     ) -> Answer:
         """A signed request; parameters, result and errors as `Link.request`."""
         async with self._turn:
-            response = await self._once(method, target, body, headers or {}, (*accept, 401))
+            response = await self._send_once(method, target, body, headers or {}, (*accept, 401))
             if response.status_code == 401 and _code(response) in _RENEWABLE and self._nonce != NO_NONCE:
-                response = await self._once(method, target, body, headers or {}, (*accept, 401))
+                response = await self._send_once(method, target, body, headers or {}, (*accept, 401))
         if response.status_code == 401 and 401 not in accept:
             raise _refusal(response)
         return response
@@ -53,7 +53,7 @@ class SignedLink:
         response = await self.request(method, target, body=canonical_json(message), headers={"Content-Type": JSON})
         return parsed(response) if response.content else None
 
-    async def _once(
+    async def _send_once(
         self, method: str, target: str, body: bytes, headers: Mapping[str, str], accept: tuple[int, ...]
     ) -> Answer:
         nonce, self._nonce = self._nonce, NO_NONCE

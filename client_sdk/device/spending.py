@@ -57,9 +57,14 @@ _SCHEMA: Final = (
 class Release:
     """What one task releases of this device's rows.
 
-    key: of its row, this device's own, which no coordinator chooses. task: its id. coordinator: the key that signed it.
-    population, experiment: of the task. promise: as the task says it. events: what the release costs. once: whether
-    they are the price of the whole experiment instead, as its coordinator claims it, however many tasks it has.
+    key: of its row, this device's own, which no coordinator chooses.
+    task: its id.
+    coordinator: the key that signed it.
+    population, experiment: of the task.
+    promise: as the task says it.
+    events: what the release costs.
+    once: whether they are the price of the whole experiment instead, as its coordinator claims it, however many tasks
+        it has.
     """
 
     key: str
@@ -94,7 +99,11 @@ class Release:
 
 @dataclass(frozen=True, kw_only=True)
 class Total:
-    """What releases come to together. releases: how many tasks; epsilon: at ``delta``."""
+    """What releases come to together.
+
+    releases: how many tasks.
+    epsilon: at ``delta``.
+    """
 
     releases: int
     epsilon: float
@@ -115,11 +124,11 @@ class PrivacyLedger:
         """Raise PolicyRefused (``privacy_unkept``, ``privacy_spent``) for a release that would pass a limit."""
         if self.path.exists():
             with self._transaction() as database:
-                _hold(database, release, policy)
+                _require_limits(database, release, policy)
         else:
             with closing(sqlite3.connect(":memory:")) as database:
                 database.execute(_SCHEMA)
-                _hold(database, release, policy)
+                _require_limits(database, release, policy)
 
     def charge(self, release: Release, policy: DevicePolicy) -> None:
         """Write a release down, durably, unless it would pass a limit; once, however often, until it is sent.
@@ -130,7 +139,7 @@ class PrivacyLedger:
             sent = database.execute("SELECT sent FROM releases WHERE key = ?", (release.key,)).fetchone()
             if sent is not None and sent[0]:
                 raise _sent_before()
-            _hold(database, release, policy)
+            _require_limits(database, release, policy)
             events = canonical_json([event.to_json() for event in release.events]).decode()
             database.execute(
                 "INSERT OR IGNORE INTO releases VALUES (?, ?, ?, ?, ?, ?, ?, ?, '', ?, ?)",
@@ -155,8 +164,11 @@ class PrivacyLedger:
                 database.execute("DELETE FROM releases WHERE key = ? AND sent = ''", (key,))
 
     def send(self, key: str, sha256: str) -> None:
-        """Mark a release as sent, durably. sha256: of the bytes that go out. Raises PolicyRefused: where none is
-        written down (``privacy_unrecorded``), and where other bytes were sent for it before (``privacy_recorded``).
+        """Mark a release as sent, durably.
+
+        sha256: of the bytes that go out.
+        Raises PolicyRefused: where none is written down (``privacy_unrecorded``), and where other bytes were sent for
+        it before (``privacy_recorded``).
         """
         if self.path.exists():
             with self._transaction() as database:
@@ -223,7 +235,7 @@ def epsilon_of(events: Iterable[Event], delta: float, *, accountant: Accountant 
     return epsilon + spent(rest, left, accountant=accountant).epsilon if 0 < left < 1 else math.inf
 
 
-def _within(events: Sequence[Event], delta: float, limit: float) -> bool:
+def _fits_limit(events: Sequence[Event], delta: float, limit: float) -> bool:
     """Whether events cost no more than a limit. The quick bound often says so, and spares the exact one's second."""
     return epsilon_of(events, delta, accountant="rdp") <= limit or epsilon_of(events, delta) <= limit
 
@@ -239,7 +251,7 @@ class _Row(NamedTuple):
     promise: tuple[float, float] | None
 
 
-def _hold(database: sqlite3.Connection, release: Release, policy: DevicePolicy) -> None:
+def _require_limits(database: sqlite3.Connection, release: Release, policy: DevicePolicy) -> None:
     """Both limits, for the release and all rows but its own."""
     rows = [row for row in _rows(database) if row.key != release.key]
     promise = (release.promise.epsilon, release.promise.delta)
@@ -249,7 +261,7 @@ def _hold(database: sqlite3.Connection, release: Release, policy: DevicePolicy) 
         own = _events([*same, new])
         # A later task may promise less; what the first ones were taken for still holds.
         for epsilon, delta in {row.promise for row in (*same, new) if row.promise is not None}:
-            if not _within(own, delta, epsilon * _excess(own)):
+            if not _fits_limit(own, delta, epsilon * _excess(own)):
                 raise PolicyRefused(
                     f"The task's promise of privacy cannot hold: its experiment promised epsilon {epsilon:g} for all "
                     "rounds, and this device has sent as much as that allows.",
@@ -259,13 +271,13 @@ def _hold(database: sqlite3.Connection, release: Release, policy: DevicePolicy) 
     if policy.max_epsilon is None:
         return
     every = _events([*rows, new])
-    if not _within(every, policy.max_delta, policy.max_epsilon * _ROUNDING):
+    if not _fits_limit(every, policy.max_delta, policy.max_epsilon * _ROUNDING):
         total = epsilon_of(every, policy.max_delta)
         raise PolicyRefused(
-            f"With this task, what this device has released would come to more than {policy.where('max_epsilon')}"
+            f"With this task, what this device has released would exceed what {policy.where('max_epsilon')}"
             f" allows: epsilon {policy.max_epsilon:g} for everything that it ever takes part in.",
-            hint=f"It would be epsilon {total:.3g} at delta {policy.max_delta:g}, over {len(rows) + 1} tasks. Raise the"
-            " limit, if more is meant to be told of these rows.",
+            hint=f"It would be epsilon {total:.3g} at delta {policy.max_delta:g}, over {len(rows) + 1} tasks. Raise "
+            "the limit, if these rows may reveal more.",
             code="privacy_spent",
         )
 
@@ -320,7 +332,7 @@ def _sent_before() -> PolicyRefused:
 def _damaged(path: Path, why: str) -> ConfigurationError:
     return ConfigurationError(
         f"{path} is not a record of what this device has released: {why}.",
-        hint="Restore it from a backup. Without it nobody knows what the device has told; to begin at nothing, remove"
-        " the file.",
+        hint="Restore it from a backup. Without it the privacy spent so far is unknown; to start from zero, remove "
+        "the file.",
         code="privacy_ledger",
     )

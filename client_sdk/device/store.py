@@ -84,8 +84,8 @@ class InFlight:
     """A task that is not over for this device.
 
     release: under which the device's record of what it has released knows the task; drawn by chance, so that no task
-    has that of another, not even in a folder that was set back to an earlier state. message: the signed task as JSON
-    text. sha256 and size are of the finished update once ``state`` is stored.
+        has that of another, not even in a folder that was set back to an earlier state.
+    message: the signed task as JSON text. sha256 and size are of the finished update once ``state`` is stored.
     """
 
     task: str
@@ -175,7 +175,7 @@ class Store:
         """Record that the update's file (see `write_update`) is the answer to this task: from here on no other bytes
         are ever sent for it.
         """
-        self._move(
+        self._set_state(
             task,
             "stored",
             sha256=sha256,
@@ -195,7 +195,7 @@ class Store:
         """Record the first state of a task's attempt: from here on no other vector is ever masked for it."""
         has_state = int(self.state_path(task).exists())
         with self._database.transaction() as database:
-            self._moved(database, task, "attempt", weight=weight, steps=steps, has_state=has_state)
+            self._update_state(database, task, "attempt", weight=weight, steps=steps, has_state=has_state)
             self.attempts.begin(database, task, record)
 
     def write_masked(self, task: str, masked: bytes) -> None:
@@ -210,16 +210,19 @@ class Store:
         self.vector_path(task).unlink(missing_ok=True)
 
     def acknowledged(self, task: str, *, kind: str, outcome: str = "") -> None:
-        """Record that the coordinator has the update. outcome: of its attempt, which is over and forgotten by this."""
+        """Record that the coordinator has the update.
+
+        outcome: of its attempt, which is over and forgotten by this.
+        """
         with self._database.transaction() as database:
-            self._moved(database, task, "pending" if kind == "train" else "reported")
+            self._update_state(database, task, "pending" if kind == "train" else "reported")
             self.attempts.end(database, task, outcome)
         self._remove(self.update_path(task), self.vector_path(task))
 
     def fail(self, task: str, detail: str) -> None:
         """Record that nothing will come of this task; what is secret of its attempt is forgotten."""
         with self._database.transaction() as database:
-            self._moved(database, task, "failed", detail=detail)
+            self._update_state(database, task, "failed", detail=detail)
             self.attempts.end(database, task, "given_up")
         self._remove(self.update_path(task), self.vector_path(task), self.state_path(task))
 
@@ -253,8 +256,8 @@ class Store:
         """Record what became of pending tasks, all in one transaction.
 
         outcomes: task id -> "counted" or "rolled_back"; ids that are not pending are ignored, so a repeated answer
-        changes nothing. Of two counted tasks of one experiment the state of the later round stays. Returns the outcomes
-        that were recorded.
+            changes nothing. Of two counted tasks of one experiment the state of the later round stays.
+        Returns the outcomes that were recorded.
         """
         recorded: dict[str, str] = {}
         with self._database.transaction() as database:
@@ -307,11 +310,11 @@ class Store:
         """Where the client state that the task returned lies."""
         return self.states / f"{_safe(task)}.state"
 
-    def _move(self, task: str, state: str, **columns: str | int) -> None:
+    def _set_state(self, task: str, state: str, **columns: str | int) -> None:
         with self._database.transaction() as database:
-            self._moved(database, task, state, **columns)
+            self._update_state(database, task, state, **columns)
 
-    def _moved(self, database: sqlite3.Connection, task: str, state: str, **columns: str | int) -> None:
+    def _update_state(self, database: sqlite3.Connection, task: str, state: str, **columns: str | int) -> None:
         allowed = [before for before, after in STATES.items() if state in after]
         assignments = "".join(f", {name} = ?" for name in columns)
         marks = ", ".join("?" for _ in allowed)

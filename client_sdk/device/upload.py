@@ -27,13 +27,13 @@ async def upload(
 ) -> UploadReceipt:
     """Send an update and return the receipt; after it the coordinator holds the update durably.
 
-    resume: ask first how much of it the coordinator holds already. piece: bytes of one request.
-    Sending the same bytes again is harmless: the receipt then says ``already``.
+    resume: ask first how much of it the coordinator holds already.
+    piece: bytes of one request. Sending the same bytes again is harmless: the receipt then says ``already``.
     Raises RemoteError; ``digest_mismatch`` only after three whole uploads arrived damaged.
     """
     target = f"/v1/device/tasks/{task}/update"
     digest = f"sha-256=:{base64.b64encode(bytes.fromhex(sha256_hex(update))).decode()}:"
-    offset = await _held(link, target, len(update)) if resume else 0
+    offset = await _stored_length(link, target, len(update)) if resume else 0
     damaged = 0
     while True:
         part = update[offset : offset + piece]
@@ -53,7 +53,7 @@ async def upload(
             continue
         held = response.headers.get("Upload-Offset", "")
         if response.status_code == 409:
-            offset = _next(held, offset, len(update), response.content)
+            offset = _next_offset(held, offset, len(update), response.content)
         elif response.status_code == 200:
             return read_message(UploadReceipt, parsed(response))
         else:
@@ -61,7 +61,7 @@ async def upload(
             reached("uploading")
 
 
-async def _held(link: SignedLink, target: str, length: int) -> int:
+async def _stored_length(link: SignedLink, target: str, length: int) -> int:
     """How many bytes the coordinator holds; 0 when it does not say, since sending everything is always right."""
     try:
         response = await link.request("HEAD", target)
@@ -75,7 +75,7 @@ async def _held(link: SignedLink, target: str, length: int) -> int:
     return int(held) if held.isdecimal() and int(held) < length else 0
 
 
-def _next(held: str, offset: int, length: int, content: bytes) -> int:
+def _next_offset(held: str, offset: int, length: int, content: bytes) -> int:
     """Where to go on after a refused offset. Raises RemoteError when that would go round in circles."""
     if held.isdecimal() and int(held) != offset and int(held) < length:
         return int(held)

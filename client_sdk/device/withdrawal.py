@@ -33,7 +33,10 @@ KEPT: Final[Mapping[str, str]] = MappingProxyType(
 
 @dataclass(frozen=True)
 class Left:
-    """A membership that is over on this machine. kept: the files that stay."""
+    """A membership that is over on this machine.
+
+    kept: the files that stay.
+    """
 
     membership: StoredMembership
     key: SigningKey
@@ -45,9 +48,9 @@ def stop_here(folder: Path, ledger: Path | None = None) -> Left:
     client state and downloads are removed, and what unsent work would have released is struck from the record. Harmless
     twice.
 
-    ledger: of the client's policy; the folder's own when absent. Raises ConfigurationError: for a folder without a
-    client (``store_unknown``), for one in which a client runs (``store_in_use``), before it has joined
-    (``not_joined``).
+    ledger: of the client's policy; the folder's own when absent.
+    Raises ConfigurationError: for a folder without a client (``store_unknown``), for one in which a client runs
+    (``store_in_use``), before it has joined (``not_joined``).
     """
     check_store(folder)
     store = Store(folder)
@@ -56,7 +59,7 @@ def stop_here(folder: Path, ledger: Path | None = None) -> Left:
         if membership is None:
             raise ConfigurationError(
                 f"The client of {folder} has joined no population, so there is none to leave.",
-                hint="Nothing is to be done.",
+                hint="There is nothing to do.",
                 code="not_joined",
             )
         record = PrivacyLedger(ledger or folder / LEDGER)

@@ -24,7 +24,7 @@ from coterie.client_sdk.device.membership import Membership
 from coterie.client_sdk.device.outcome import Finished, Prepared, encoded
 from coterie.client_sdk.device.policy import DevicePolicy
 from coterie.client_sdk.device.promise import check_steps
-from coterie.client_sdk.device.quiet import hides, named, promised, train_quietly, under_masks
+from coterie.client_sdk.device.quiet import as_coterie_error, hides, promised, train_quietly, under_masks
 from coterie.client_sdk.device.spending import PrivacyLedger, Release
 from coterie.client_sdk.device.trainers.base import LocalTask, LocalWork, Tensors, Trainer, TrainOptions
 from coterie.errors import CoterieError, PlanRefused, PolicyRefused, UpdateRefused
@@ -147,10 +147,10 @@ def work(
     """
     begun = time.monotonic()
     try:
-        return _worked(prepared, membership, policy, trainer, client_state, on_step)
+        return _do_work(prepared, membership, policy, trainer, client_state, on_step)
     except Exception as error:  # a trainer of the owner's may raise anything
         if hides(prepared.task, error):
-            return _nothing(prepared, client_state, why=named(error), seconds=time.monotonic() - begun)
+            return _empty_result(prepared, client_state, why=as_coterie_error(error), seconds=time.monotonic() - begun)
         if not isinstance(error, CoterieError):
             raise
         told = as_divergence(prepared.task, error)
@@ -159,7 +159,7 @@ def work(
         raise told from error
 
 
-def _worked(
+def _do_work(
     prepared: Prepared,
     membership: Membership,
     policy: DevicePolicy,
@@ -179,7 +179,7 @@ def _worked(
         # A device that was silent for want of such rows would tell that it has none, exactly and for nothing.
         # Steps that are noised take no row; any other work takes one of zeros and puts in nothing of what comes of it.
         bare = plan.manifest.training.private is not None and task.kind == "train"
-        unread, read = named(error), blank_rows(plan.manifest.schema, 0 if bare else 1)
+        unread, read = as_coterie_error(error), blank_rows(plan.manifest.schema, 0 if bare else 1)
     training_rows, held_out = split(read, plan.manifest.training.holdout)
     local = LocalTask(
         experiment=task.experiment,
@@ -251,7 +251,7 @@ def _worked(
         return encoded(prepared, silent, client_state)
 
 
-def _nothing(prepared: Prepared, client_state: Tensors, *, why: CoterieError, seconds: float) -> Finished:
+def _empty_result(prepared: Prepared, client_state: Tensors, *, why: CoterieError, seconds: float) -> Finished:
     """What goes under the masks for work that came to nothing: zeros that weigh nothing. Raises as `encoded` does."""
     specs = prepared.plan.manifest.sections_for(prepared.task.kind)
     silent = zeros(specs, of_plan(client_state))
@@ -286,7 +286,7 @@ async def _tensors(blobs: BlobCache, sha256: str, size: int | None, layout: Layo
 def _check_schema(plan: Plan, membership: Membership) -> None:
     if (why := departure(plan.manifest.schema, membership.schema)) is not None:
         raise PlanRefused(
-            f"Plan {plan.manifest.name!r} is for another schema than that of population {membership.population!r}, and "
-            f"for no finer reading of it: it {why}.",
+            f"Plan {plan.manifest.name!r} has a schema that is not a finer reading of that of population "
+            f"{membership.population!r}: it {why}.",
             code="schema_mismatch",
         )

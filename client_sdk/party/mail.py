@@ -29,7 +29,12 @@ BUSY: Final = frozenset(("mailbox_full", "upload_superseded"))
 
 @dataclass(frozen=True)
 class Arrived:
-    """A message that is there. sealed: SHA-256 of its sealed bytes, hex; size: how many; first: the first of them."""
+    """A message that is there.
+
+    sealed: SHA-256 of its sealed bytes, hex.
+    size: how many.
+    first: the first of them.
+    """
 
     sequence: int
     sealed: str
@@ -59,7 +64,7 @@ class Mail:
                 if not is_transient(error) and error.reason not in BUSY:
                     raise
                 failures += 1
-                await self._pause(error, failures)
+                await self._wait_to_retry(error, failures)
 
     async def send(
         self, stage: str, role: str, sequence: int, body: bytes | Path, size: int, sealed: str
@@ -70,7 +75,7 @@ class Mail:
         offset = 0 if size <= PIECE else await self._offset(target)
         failures = 0
         while True:
-            piece = _piece(body, offset, PIECE)
+            piece = _read_slice(body, offset, PIECE)
             headers = {
                 "Content-Type": "application/octet-stream",
                 "Upload-Offset": str(offset),
@@ -82,7 +87,8 @@ class Mail:
                 receipt = read_message(SendReceipt, parsed(answer))
                 if (receipt.sequence, receipt.sha256) != (sequence, sealed):
                     raise RemoteError(
-                        f"The coordinator accepted other bytes than message {sequence} to {role} in stage {stage}.",
+                        f"The coordinator acknowledged other bytes than those of message {sequence} to {role} in "
+                        f"stage {stage}.",
                         hint="End the session and make another; the coordinator mixed up its messages, or is not "
                         "honest.",
                         code="message_differs",
@@ -95,13 +101,13 @@ class Mail:
                 refusal = problem(409, answer.content, answer.headers)
                 if refusal.reason in BUSY:
                     failures += 1
-                    await self._pause(refusal, failures)
+                    await self._wait_to_retry(refusal, failures)
                     continue
                 if refusal.reason != "offset_mismatch" or not told.isdecimal() or int(told) >= size:
                     raise refusal
             offset = int(told) if told.isdecimal() else offset + len(piece)
 
-    async def _pause(self, error: RemoteError, failures: int) -> None:
+    async def _wait_to_retry(self, error: RemoteError, failures: int) -> None:
         self._on_pause(error)
         told = error.details.get("retry_after_s")
         after_s = float(told) if isinstance(told, int | float) else 0.0
@@ -136,7 +142,7 @@ class Mail:
             sequence = answer.headers.get(SEQUENCE_HEADER, "")
             if not sequence.isdecimal():
                 raise RemoteError(
-                    f"The coordinator gave a message without {SEQUENCE_HEADER}.", code="not_a_coordinator"
+                    f"The coordinator sent a message without {SEQUENCE_HEADER}.", code="not_a_coordinator"
                 )
             return Arrived(int(sequence), answer.headers.get("ETag", "").strip('"'), size, answer.content)
 
@@ -165,7 +171,7 @@ class Mail:
         return read_message(Acknowledged, parsed(answer))
 
 
-def _piece(body: bytes | Path, offset: int, length: int) -> bytes:
+def _read_slice(body: bytes | Path, offset: int, length: int) -> bytes:
     if isinstance(body, bytes):
         return body[offset : offset + length]
     with body.open("rb") as file:

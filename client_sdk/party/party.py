@@ -25,8 +25,11 @@ def _ignore(event: dict[str, object]) -> None:
 class PartyClient:
     """An organisation's agent: its identity, its pins, and the sessions that it has joined.
 
-    folder: what it remembers; one process at a time. judge: says which strangers to pin; `pins.refuse` takes partners
-    from the list alone. ca: PEM of the coordinator's authority. transport: for tests. on_event: see `SessionClient`.
+    folder: what it remembers; one process at a time.
+    judge: says which strangers to pin; `pins.refuse` takes partners from the list alone.
+    ca: PEM of the coordinator's authority.
+    transport: for tests.
+    on_event: see `SessionClient`.
     Raises ConfigurationError when the folder is in use.
     """
 
@@ -154,7 +157,7 @@ class Party:
     ) -> None:
         self._portal = Portal()
         try:
-            self._client = self._portal.call(_made(Path(folder), judge, ca, on_event))
+            self._client = self._portal.call(_make_client(Path(folder), judge, ca, on_event))
         except BaseException:
             self._portal.close()
             raise
@@ -196,7 +199,7 @@ class Party:
         self.close()
 
 
-async def _made(folder: Path, judge: Judge, ca: str | Path | None, on_event: Listener) -> PartyClient:
+async def _make_client(folder: Path, judge: Judge, ca: str | Path | None, on_event: Listener) -> PartyClient:
     return PartyClient(folder, judge=judge, ca=ca, on_event=on_event)
 
 

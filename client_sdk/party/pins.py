@@ -1,7 +1,8 @@
 """Pins: the identities of partners that this party has accepted, by the partner's name, in a file of its own.
 
 The coordinator tells which key a partner has; that word never makes or replaces a pin. A pin is made from a list that
-was given in advance, or on first use by somebody who has compared the fingerprint with the partner over another way.
+was given in advance, or on first use by somebody who has compared the fingerprint with the partner over another
+channel.
 """
 
 import re
@@ -24,7 +25,11 @@ _FINGERPRINT = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(frozen=True)
 class Stranger:
-    """A partner whose key is not pinned. partner: its name; fingerprint: of the key that it signed with."""
+    """A partner whose key is not pinned.
+
+    partner: its name.
+    fingerprint: of the key that it signed with.
+    """
 
     partner: str
     role: str
@@ -80,7 +85,7 @@ class Pins:
         except (ValidationError, InputError) as error:
             raise ConfigurationError(
                 f'{self.path} is not a list of partners: it must read {{"partners": {{"NAME": "FINGERPRINT", …}}}}.',
-                hint="Restore it from a copy, or mend it by hand.",
+                hint="Restore it from a copy, or fix it by hand.",
                 code="pins_unreadable",
             ) from error
 
@@ -96,17 +101,17 @@ class Pins:
     def check(self, partner: str, role: str, identity: str, judge: Judge) -> None:
         """Return only if the identity is the one pinned for this partner, or was pinned now by ``judge``.
 
-        identity: Ed25519 public key, hex. Raises Forbidden: ``partner_changed`` with both fingerprints,
-        ``partner_unknown``.
+        identity: Ed25519 public key, hex.
+        Raises Forbidden: ``partner_changed`` with both fingerprints, ``partner_unknown``.
         """
         pinned, shown = self.all().get(partner), fingerprint(identity)
         if pinned == shown:
             return
         if pinned is not None:
             raise Forbidden(
-                f"The key of {partner} (role {role}) has changed: {pinned} is pinned, and {shown} came.",
-                hint="Ask the partner over another way. If it has a new key, pin the fingerprint that it tells you "
-                f"(`coterie party pin`, or {self.path}); otherwise somebody is in between.",
+                f"The key of {partner} (role {role}) has changed: {pinned} is pinned, and {shown} was presented.",
+                hint="Ask the partner over another channel. If it has a new key, pin the fingerprint that it tells you "
+                f"(`coterie party pin`, or {self.path}); otherwise somebody intercepts the messages.",
                 code="partner_changed",
                 pinned=pinned,
                 came=shown,
@@ -114,7 +119,7 @@ class Pins:
         if not judge(Stranger(partner, role, shown)):
             raise Forbidden(
                 f"The key of {partner} (role {role}) is not pinned; its fingerprint is {shown}.",
-                hint="Compare it with the partner over another way, then pin it "
+                hint="Compare it with the partner over another channel, then pin it "
                 f"(`coterie party pin`, or {self.path}), or allow first use.",
                 code="partner_unknown",
                 came=shown,

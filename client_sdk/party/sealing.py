@@ -50,7 +50,9 @@ async def digest_of_body(body: Body) -> str:
 
 
 async def seal(store: Store, pair: bytes, header: MessageHeader, body: Body, limit: int) -> Outgoing:
-    """Seal a message and put it into the outbox. limit: of its sealed bytes.
+    """Seal a message and put it into the outbox.
+
+    limit: of its sealed bytes.
 
     Raises TooLarge ``message_too_large``, StorageError; then nothing of it is kept.
     """

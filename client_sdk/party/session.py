@@ -35,8 +35,10 @@ def _ignore(event: dict[str, Any]) -> None:
 
 @dataclass(frozen=True)
 class Incoming:
-    """A message that has come. size: its sealed bytes. `chunks` may be read once; only when they have ended has the
-    message come whole. It stays in the mailbox until it is acknowledged.
+    """A message that has come.
+
+    size: its sealed bytes. `chunks` may be read once; only when they have ended has the message come whole. It stays in
+        the mailbox until it is acknowledged.
     """
 
     stage: str
@@ -62,9 +64,9 @@ class Incoming:
 class SessionClient:
     """One session of one party. Made by `PartyClient`.
 
-    judge: says which strangers to pin. on_event: gets a JSON-able mapping with the key ``event`` for a partner's key
-    (``partner``), while a partner's key has not come (``waiting``), and while the coordinator is away or the mailbox
-    full (``paused``).
+    judge: says which strangers to pin.
+    on_event: gets a JSON-able mapping with the key ``event`` for a partner's key (``partner``), while a partner's key
+        has not come (``waiting``), and while the coordinator is away or the mailbox full (``paused``).
     """
 
     def __init__(
@@ -93,16 +95,17 @@ class SessionClient:
     async def offer_keys(self) -> None:
         """Offer a fresh key to each partner, so that it can send whether or not this party is there. Idempotent."""
         for role in self.partners:
-            await self._offered(role.name)
+            await self._offer_keys(role.name)
 
     async def send(
         self, stage: str, role: str, body: Body, *, sequence: int | None = None, patience_s: float | None = None
     ) -> SendReceipt:
         """Send a message to a role: sealed, kept durably here, then accepted durably by the coordinator.
 
-        body: bytes, a file's path, or an iterator of bytes. sequence: the sender's own count of this stage's messages,
-        from 0; given, a message that was sent or begun before is not sent twice. patience_s: how long to wait for a
-        partner that has not joined yet; for as long as it takes when not given.
+        body: bytes, a file's path, or an iterator of bytes.
+        sequence: the sender's own count of this stage's messages, from 0; given, a message that was sent or begun
+            before is not sent twice.
+        patience_s: how long to wait for a partner that has not joined yet; for as long as it takes when not given.
         Raises Conflict (``message_differs``, ``message_order``), InputError (``role_unknown``, ``stage_unknown``),
         TooLarge (``message_too_large``), Forbidden (``partner_changed``, ``partner_unknown``), RemoteError.
         """
@@ -150,14 +153,14 @@ class SessionClient:
     async def receive(self, stage: str, role: str, *, patience_s: float | None = None) -> Incoming:
         """The next message from a role that is not acknowledged; the same one until it is.
 
-        patience_s: how long to wait for it; for as long as it takes when not given. Raises RemoteError
-        (``partner_silent`` with the partner's name, ``message_order``, ``message_expired``, ``session_ended``), and for
-        chunks that do not open InputError ``session_seal``.
+        patience_s: how long to wait for it; for as long as it takes when not given.
+        Raises RemoteError (``partner_silent`` with the partner's name, ``message_order``, ``message_expired``,
+        ``session_ended``), and for chunks that do not open InputError ``session_seal``.
         """
         self._check(stage, role)
         session = self.membership.session
         pair = await self._pair(role, patience_s)
-        mail = self._lane(f"from/{stage}/{role}")
+        mail = self._mail_for(f"from/{stage}/{role}")
         acknowledged = -1
         while True:
             message = await mail.arrived(stage, role, patience_s=patience_s)
@@ -177,13 +180,13 @@ class SessionClient:
                 )
             if message.sequence > wanted:
                 raise RemoteError(
-                    f"Message {wanted} from {role} in stage {stage} is missing: the coordinator gave number "
+                    f"Message {wanted} from {role} in stage {stage} is missing: the coordinator sent number "
                     f"{message.sequence}.",
                     hint="End the session and make another; the coordinator lost messages, or is not honest.",
                     code="message_order",
                 )
             header = self._header(stage, role, self.membership.role, message.sequence)
-            chunks = self._opened(mail, header, pair, message)
+            chunks = self._decrypt(mail, header, pair, message)
             return Incoming(stage, role, message.sequence, message.size, chunks)
 
     async def acknowledge(self, stage: str, role: str, sequence: int) -> None:
@@ -192,18 +195,18 @@ class SessionClient:
         """
         if sequence >= self._store.next_incoming(self.membership.session, stage, role):
             self._store.read(self.membership.session, stage, role, sequence)
-        await self._lane(f"from/{stage}/{role}").acknowledge(stage, role, sequence)
+        await self._mail_for(f"from/{stage}/{role}").acknowledge(stage, role, sequence)
         self._store.faults.reach("acknowledged")
 
     async def status(self) -> SessionView:
         """The session as the coordinator tells it."""
-        return read_message(SessionView, parsed(await self._lane("control").request("GET", "/v1/party/session")))
+        return read_message(SessionView, parsed(await self._mail_for("control").request("GET", "/v1/party/session")))
 
     async def end(self, detail: str = "") -> SessionView:
         """End the session for all parties, and forget its keys here."""
         body = canonical_json({"detail": detail})
         headers = {"Content-Type": "application/json"}
-        answer = await self._lane("control").request("POST", "/v1/party/end", body=body, headers=headers)
+        answer = await self._mail_for("control").request("POST", "/v1/party/end", body=body, headers=headers)
         self._store.forget(self.membership.session)
         return read_message(SessionView, parsed(answer))
 
@@ -215,14 +218,14 @@ class SessionClient:
         if message.is_sent:
             return SendReceipt(state="already", sequence=message.sequence, sha256=message.sealed)
         body = self._store.spool(message) if message.body is None else message.body
-        mail = self._lane(f"to/{message.stage}/{message.recipient}")
+        mail = self._mail_for(f"to/{message.stage}/{message.recipient}")
         receipt = await mail.send(
             message.stage, message.recipient, message.sequence, body, message.size, message.sealed
         )
         self._store.sent(message)
         return receipt
 
-    async def _opened(self, mail: Mail, header: MessageHeader, pair: bytes, message: Arrived) -> AsyncIterator[bytes]:
+    async def _decrypt(self, mail: Mail, header: MessageHeader, pair: bytes, message: Arrived) -> AsyncIterator[bytes]:
         state = stream.expect(header)
         async for piece in mail.rest(header.stage, header.sender, message):
             state, chunk = stream.take(state, pair, piece)
@@ -232,7 +235,7 @@ class SessionClient:
         if last := stream.close(state):
             yield last
 
-    async def _offered(self, role: str) -> PairKeys:
+    async def _offer_keys(self, role: str) -> PairKeys:
         """The keys with a partner, of which it has been offered this party's."""
         session, own_role, terms = self.membership.session, self.membership.role, self.membership.terms
         keys = self._store.keys(session, role)
@@ -242,19 +245,19 @@ class SessionClient:
             self._store.add_keys(session, role, pair.private, made)
             keys = PairKeys(pair.private, made, None)
         body = keys.own.to_bytes()
-        await self._lane("control").send(KEYS_STAGE, role, 0, body, len(body), sha256_hex(body))
+        await self._mail_for("control").send(KEYS_STAGE, role, 0, body, len(body), sha256_hex(body))
         return keys
 
     async def _pair(self, role: str, patience_s: float | None = None) -> bytes:
         """The key shared with a partner whose identity is pinned."""
         async with self._turns[f"keys/{role}"]:
             if role not in self._pairs:
-                keys = await self._offered(role)
+                keys = await self._offer_keys(role)
                 other = keys.other
                 place = self.membership.terms.role(role)
                 partner = role if place is None else place.party
                 if other is None:
-                    mail = self._lane(f"from/{KEYS_STAGE}/{role}")
+                    mail = self._mail_for(f"from/{KEYS_STAGE}/{role}")
                     self._on_event({"event": "waiting", "role": role, "partner": partner})
                     arrived = await mail.arrived(KEYS_STAGE, role, patience_s=patience_s)
                     if arrived is None:
@@ -276,7 +279,7 @@ class SessionClient:
         joined = view is not None and view.joined_at is not None
         seen = None if view is None or view.last_seen_at is None else view.last_seen_at.isoformat(timespec="seconds")
         return RemoteError(
-            f"Nothing came from {name} in {patience_s:g} seconds: it "
+            f"No message came from {name} within {patience_s:g} s: it "
             + (f"was last seen at {seen}." if joined else "has not joined yet."),
             hint="Wait longer, ask the partner whether its agent runs, or end the session.",
             code="partner_silent",
@@ -288,15 +291,15 @@ class SessionClient:
             session=self.membership.session, stage=stage, sender=sender, recipient=recipient, sequence=sequence
         )
 
-    def _lane(self, name: str) -> Mail:
+    def _mail_for(self, name: str) -> Mail:
         """Requests of one purpose: a long poll for one partner holds up nothing else."""
         if name not in self._lanes:
             nonce, self._nonce = self._nonce, None
             signed = SignedLink(self._link, key=self._store.key, device_id=self.membership.party, nonce=nonce)
-            self._lanes[name] = Mail(signed, self._backoff, self._paused, self._store.faults)
+            self._lanes[name] = Mail(signed, self._backoff, self._report_pause, self._store.faults)
         return self._lanes[name]
 
-    def _paused(self, error: RemoteError) -> None:
+    def _report_pause(self, error: RemoteError) -> None:
         self._on_event({"event": "paused", "code": error.reason, "message": error.message})
 
     def _check(self, stage: str, role: str) -> None:

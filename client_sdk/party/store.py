@@ -42,7 +42,10 @@ CREATE TABLE IF NOT EXISTS inbox (
 
 @dataclass(frozen=True)
 class Membership:
-    """A role that this party has taken. name: the session's."""
+    """A role that this party has taken.
+
+    name: the session's.
+    """
 
     url: str
     party: str
@@ -58,7 +61,10 @@ class Membership:
 
 @dataclass(frozen=True)
 class PairKeys:
-    """The keys of this party and one partner. other: the partner's offer, once it has come and is pinned."""
+    """The keys of this party and one partner.
+
+    other: the partner's offer, once it has come and is pinned.
+    """
 
     private: bytes = field(repr=False)
     own: KeyOffer
@@ -67,8 +73,11 @@ class PairKeys:
 
 @dataclass(frozen=True)
 class Outgoing:
-    """A sealed message in the outbox. plain, sealed: SHA-256 of the message and of its sealed bytes, hex; size: of the
-    sealed bytes. body: the sealed bytes where they are few; None where they are in `Store.spool`, or are sent already.
+    """A sealed message in the outbox.
+
+    plain, sealed: SHA-256 of the message and of its sealed bytes, hex.
+    size: of the sealed bytes.
+    body: the sealed bytes where they are few; None where they are in `Store.spool`, or are sent already.
     """
 
     session: str
@@ -113,7 +122,7 @@ class Store:
             )
         if before.terms.digest != made.terms.digest:
             raise InputError(
-                f"The coordinator tells other terms of session {made.session} than when this party joined it: "
+                f"The coordinator states other terms for session {made.session} than when this party joined it: "
                 f"{made.terms.digest[:16]}…, not {before.terms.digest[:16]}….",
                 hint="End the session and make another; the coordinator mixed up its sessions, or is not honest.",
                 code="session_terms",

@@ -25,7 +25,10 @@ MOST = 100_000
 
 @dataclass(frozen=True)
 class Canaries:
-    """So many canaries, drawn from a secret seed. included: the fair coin of each: is its update in the run?"""
+    """So many canaries, drawn from a secret seed.
+
+    included: the fair coin of each: is its update in the run?
+    """
 
     seed: bytes
     included: tuple[bool, ...]

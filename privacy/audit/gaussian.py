@@ -41,11 +41,14 @@ _PLANNED = 0.999
 class Marks:
     """What canaries say of a Gaussian mechanism, with `confidence`.
 
-    canaries: how many were chosen at least once; included: how many of them were in. ratio: by how many deviations of
-    the noise the mark of the strongest of them stood out, as estimated; least: the lower bound of that. epsilon: at
-    `delta`, if the mark of a device is `least`. cap: the same for a run without any noise, in which only the updates of
-    honest devices hid the canaries. power: the chance with which noise of half the size that is asked for would have
-    been told from the claim; None where nothing is claimed.
+    canaries: how many were chosen at least once.
+    included: how many of them were in.
+    ratio: by how many deviations of the noise the mark of the strongest of them stood out, as estimated.
+    least: the lower bound of that.
+    epsilon: at `delta`, if the mark of a device is `least`.
+    cap: the same for a run without any noise, in which only the updates of honest devices hid the canaries.
+    power: the chance with which noise of half the size that is asked for would have been told from the claim; None
+        where nothing is claimed.
     """
 
     canaries: int
@@ -65,9 +68,12 @@ class Marks:
 
 @dataclass(frozen=True, kw_only=True)
 class Terms:
-    """What the judgement of marks needs beside what was seen. delta, claimed: of the claim. halved: how many deviations
-    the strongest mark would stand out by, were the noise half of what is asked for. unnoised: the same without any
-    noise. confidence: of the bound.
+    """What the judgement of marks needs beside what was seen.
+
+    delta, claimed: of the claim.
+    halved: how many deviations the strongest mark would stand out by, were the noise half of what is asked for.
+    unnoised: the same without any noise.
+    confidence: of the bound.
     """
 
     delta: float
@@ -78,7 +84,9 @@ class Terms:
 
 
 def judge_marks(seen: Seen, included: npt.NDArray[np.bool_], terms: Terms) -> Marks:
-    """The bound that the marks prove. included: the coins, ``[canaries]``.
+    """The bound that the marks prove.
+
+    included: the coins, ``[canaries]``.
 
     Canaries that took part in no round say nothing, and are left out. Raises errors.ArgumentValueError for values that
     are not finite, or fewer than two canaries.
@@ -107,7 +115,10 @@ def enough_canaries(
     *, claimed: float, delta: float, halved: float, strength: float, confidence: float, most: int = MOST
 ) -> int:
     """The fewest canaries that tell noise of half the size from the claim with near certainty; `most` where so many do
-    not. halved: see `Terms`. strength: the mean square of the canaries' strengths, over that of the strongest.
+    not.
+
+    halved: see `Terms`.
+    strength: the mean square of the canaries' strengths, over that of the strongest.
     """
 
     def suffice(count: int) -> bool:

@@ -55,7 +55,7 @@ def membership(members: Sequence[float], outsiders: Sequence[float], *, delta: f
         auc=auc(members, outsiders),
         found=float((inside > threshold).mean()),
         delta=delta,
-        epsilon=_proven(inside, outside, delta),
+        epsilon=_proven_epsilon(inside, outside, delta),
         cap=_bound(len(inside[1::2]), len(inside[1::2]), 0, len(outside[1::2]), delta),
     )
 
@@ -68,7 +68,7 @@ def auc(members: Sequence[float], outsiders: Sequence[float]) -> float:
     return float((below + up_to).sum() / (2 * inside.size * outside.size))
 
 
-def _proven(inside: np.ndarray, outside: np.ndarray, delta: float) -> float:
+def _proven_epsilon(inside: np.ndarray, outside: np.ndarray, delta: float) -> float:
     """log of (true positives − δ) / false positives, both bounded by Clopper and Pearson at 97.5 %."""
     best, threshold = -math.inf, 0.0
     # Every other row chooses the threshold, the rest tries it.

@@ -34,7 +34,8 @@ _COUNTS = tuple(200 * 2**doubled for doubled in range(7))
 class Audit:
     """What an audit proves: with `confidence`, no (ε, delta) below `epsilon` is true of the run.
 
-    canaries, guesses, correct: what it is proven from. cap: what it would have proven had every guess been right.
+    canaries, guesses, correct: what it is proven from.
+    cap: what it would have proven had every guess been right.
     claimed: what the run claimed, None where it claimed nothing.
     """
 
@@ -66,7 +67,7 @@ def epsilon_lower_bound(
     """
     if not (0 < guesses <= canaries and 0 <= correct <= guesses):
         raise errors.ArgumentValueError(
-            f"An audit has 0 < guesses <= canaries and 0 <= correct <= guesses, not {canaries} canaries, {guesses} "
+            f"An audit needs 0 < guesses <= canaries and 0 <= correct <= guesses, not {canaries} canaries, {guesses} "
             f"guesses and {correct} correct."
         )
     if not (0 <= delta < 1 and 0 < confidence < 1):
@@ -139,9 +140,10 @@ def audit_scores(
 ) -> Audit:
     """Guess by scores, and count: the highest half of the guesses says *in*, the lowest half *out*.
 
-    scores: of each canary, higher the more the result looks as if it were in. included: the coins. guesses: how many of
-    the canaries to guess (the others are abstained from); to be fixed before looking at scores: what `guesses_for` says
-    when None.
+    scores: of each canary, higher the more the result looks as if it were in.
+    included: the coins.
+    guesses: how many of the canaries to guess (the others are abstained from); to be fixed before looking at scores:
+        what `guesses_for` says when None.
     Raises errors.ArgumentValueError for scores that are no numbers, or for fewer than two canaries.
     """
     values, coins = np.asarray(scores, np.float64), np.asarray(included, np.bool_)

@@ -26,7 +26,7 @@ def upper_tail(statistic: float, freedom: int, shift: float) -> float:
     """
     if freedom < 1 or not statistic >= 0:
         raise errors.ArgumentValueError(
-            f"The tail is for a statistic of at least 0 and one or more degrees of freedom, not {statistic}, {freedom}."
+            f"The tail needs a statistic of at least 0 and one or more degrees of freedom, not {statistic}, {freedom}."
         )
     held = min(statistic, LARGEST)
     spread = 1 / math.sqrt(2 * freedom)
@@ -36,7 +36,7 @@ def upper_tail(statistic: float, freedom: int, shift: float) -> float:
     inner = [1 - 4 * spread, 1.0, 1 + 4 * spread]
     edges = [low, *sorted(edge for edge in (*turn, *inner) if low < edge < high), high]
     pieces = zip(edges, edges[1:], strict=False)
-    return min(1.0, sum(_between(held, freedom, shift, start, stop) for start, stop in pieces))
+    return min(1.0, sum(_partial_integral(held, freedom, shift, start, stop) for start, stop in pieces))
 
 
 def critical(freedom: int, shift: float, mistake: float) -> float:
@@ -53,7 +53,7 @@ def least_shift(statistic: float, freedom: int, mistake: float) -> float:
     return _crossing(lambda shift: upper_tail(statistic, freedom, shift) < mistake, min(statistic, LARGEST) + 2)
 
 
-def _between(statistic: float, freedom: int, shift: float, start: float, stop: float) -> float:
+def _partial_integral(statistic: float, freedom: int, shift: float, start: float, stop: float) -> float:
     """The part of the integral from `start` to `stop`, by Gauss and Legendre."""
     half = (stop - start) / 2
     s: npt.NDArray[np.float64] = start + half * (_NODES + 1)

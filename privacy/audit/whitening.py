@@ -20,9 +20,11 @@ Matrix = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Seen:
-    """Of each canary, one number. values: what was found along its direction, in noise of one deviation for all.
+    """Of each canary, one number.
+
+    values: what was found along its direction, in noise of one deviation for all.
     strengths: how far its mark must stand there if it is in the run, as a multiple of the deviation that the noise is
-    asked to have.
+        asked to have.
     """
 
     values: npt.NDArray[np.float64]
@@ -47,7 +49,8 @@ def even_scales(scores: Matrix, included: npt.NDArray[np.bool_], white: Matrix) 
     """Scores of rounds whose clip nobody was told, as if it had been the same in all: each round's over the spread that
     it has among canaries that are not in the run, times the spread that the round's noise is asked to have.
 
-    scores: ``[canaries, rounds]``. white: a diagonal `whitening`.
+    scores: ``[canaries, rounds]``.
+    white: a diagonal `whitening`.
     """
     spread = np.sqrt(np.mean(scores[~included] ** 2, axis=0))
     least = 1e-12 * max(float(np.abs(scores).max()), 1e-300)
@@ -55,8 +58,10 @@ def even_scales(scores: Matrix, included: npt.NDArray[np.bool_], white: Matrix) 
 
 
 def matched(scores: Matrix, there: npt.NDArray[np.bool_], white: Matrix) -> Seen:
-    """Each canary's rounds, added up. scores, there: ``[canaries, rounds]``, what each round shows along each
-    direction, and which rounds each canary was chosen for. A canary that was chosen for none has a strength of 0.
+    """Each canary's rounds, added up.
+
+    scores, there: ``[canaries, rounds]``, what each round shows along each direction, and which rounds each canary was
+        chosen for. A canary that was chosen for none has a strength of 0.
     """
     marks = there.astype(np.float64) @ white.T
     strengths = np.linalg.norm(marks, axis=1)

@@ -37,7 +37,9 @@ class Spent:
     """(epsilon, delta) of what was released. Infinite where the events' own failures exceed delta.
 
     epsilon_pld: from the privacy loss distribution (exact where method is ``exact``), None where it is not known or
-    dp-accounting is not installed. epsilon_rdp: from Rényi divergences. method: what `epsilon` comes from.
+        dp-accounting is not installed.
+    epsilon_rdp: from Rényi divergences.
+    method: what `epsilon` comes from.
     """
 
     epsilon: float
@@ -62,7 +64,8 @@ def spent(
     """The cost of these events together. Cached; at most a second where a sampled event is new, else microseconds.
 
     accountant: ``auto`` takes the best at hand; ``pld`` insists on the loss distribution; ``rdp`` uses Rényi bounds
-    alone. Raises errors.ArgumentValueError for a delta that is not in (0, 1), and errors.ConfigurationError
+        alone.
+    Raises errors.ArgumentValueError for a delta that is not in (0, 1), and errors.ConfigurationError
     (``extra_missing``) for ``pld`` without dp-accounting.
     """
     if not 0 < delta < 1:

@@ -45,8 +45,9 @@ def updates_multiplier(multiplier: float, bits: float) -> float:
 def next_clip(clip: float, noisy_bits: float, cohort: int, adaptive: AdaptiveClip) -> float:
     """The next round's clip: C · exp(−η (b − γ)), b the noisy share of updates that needed no clipping.
 
-    noisy_bits: the noisy sum of `bit`. cohort: the PUBLIC number of devices that a sum is divided by. A sum that is not
-    finite changes nothing; the clip stays within 10⁻⁶..10⁶.
+    noisy_bits: the noisy sum of `bit`.
+    cohort: the PUBLIC number of devices that a sum is divided by. A sum that is not finite changes nothing; the clip
+        stays within 10⁻⁶..10⁶.
     """
     share = noisy_bits / cohort + 0.5
     if not math.isfinite(share):

@@ -46,7 +46,7 @@ def calibrate(
     """The least noise multiplier z for which ``spent(events(z), delta)`` is at most epsilon; from above, to 0.02 %.
 
     events: what is released with a multiplier; its cost may not rise with z. Found by Rényi bounds, which take
-    milliseconds, then refined by loss distributions where they are at hand: a few seconds for sampled events.
+        milliseconds, then refined by loss distributions where they are at hand: a few seconds for sampled events.
     Raises errors.ArgumentValueError for numbers out of range, or where no multiplier up to 10⁶ suffices.
     """
     _check(epsilon, delta)
@@ -60,7 +60,7 @@ def calibrate(
     if by_renyi(_MOST) > epsilon:
         raise errors.ArgumentValueError(
             f"No noise multiplier up to {_MOST:g} makes this ({epsilon:g}, {delta:g})-private; allow a larger epsilon, "
-            "fewer rounds or participations, or less that fails by itself."
+            "fewer rounds or participations, or a smaller failure probability."
         )
     rough = _halved(by_renyi, epsilon)
     return rough if accountant == "rdp" or rough == _LEAST else _refined(best, epsilon, rough)
@@ -99,5 +99,5 @@ def _refined(price: Callable[[float], float], epsilon: float, enough: float) -> 
 def _check(epsilon: float, delta: float) -> None:
     if not (0 < epsilon < math.inf and 0 < delta < 1):
         raise errors.ArgumentValueError(
-            f"A promise has an epsilon above 0 and a delta in (0, 1), not ({epsilon}, {delta})."
+            f"A privacy guarantee needs an epsilon above 0 and a delta in (0, 1), not ({epsilon}, {delta})."
         )

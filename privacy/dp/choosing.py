@@ -36,12 +36,14 @@ def choose(
     """The terms of a round of at most `clients` clients whose sum is hidden by the noise of `contributors` of them.
 
     noise_multiplier: the deviation of that noise over the sensitivity, rounding included; what the sum costs is
-    `distributed.event` of the result. bits: of the ring; None for the fewest, up to 32, with which rounding costs at
-    most 1 % more noise, or the finest shares that there are. Raises errors.ExperimentError (``noise_range``) where no
-    grid fits: too few bits for so many clients, or noise so small beside so long a vector.
+        `distributed.event` of the result.
+    bits: of the ring; None for the fewest, up to 32, with which rounding costs at most 1 % more noise, or the finest
+        shares that there are.
+    Raises errors.ExperimentError (``noise_range``) where no grid fits: too few bits for so many clients, or noise so
+    small beside so long a vector.
     """
     if not 1 <= contributors <= clients:
-        raise _unfit(f"{contributors} of at most {clients} clients cannot be counted on")
+        raise _refusal(f"{contributors} of at most {clients} clients cannot be counted on")
     found: Terms | None = None
     for width in range(8, 33) if bits is None else (bits,):
         finer = _finest(mechanism, clip, noise_multiplier, length, clients, contributors, width)
@@ -52,7 +54,7 @@ def choose(
             break
     if found is not None:
         return found
-    raise _unfit(
+    raise _refusal(
         f"{clients} vectors of {length} coordinates with a noise multiplier of {noise_multiplier:g} do not fit "
         f"a ring of {bits or 32} bits"
     )
@@ -82,7 +84,7 @@ def _finest(
 ) -> Terms | None:
     """The terms of the largest scale that fits; None where even a share of the least variance does not."""
 
-    def at(steps: float) -> Terms | None:
+    def terms_at(steps: float) -> Terms | None:
         """steps: of the grid in `clip`."""
         variance = multiplier**2 * largest_square(steps, dimension) / contributors
         if not LEAST_VARIANCE <= variance <= most:
@@ -103,7 +105,7 @@ def _finest(
     found: Terms | None = None
     for _ in range(60):
         middle = (low + high) / 2
-        terms = at(math.exp(middle))
+        terms = terms_at(math.exp(middle))
         variance = multiplier**2 * largest_square(math.exp(middle), dimension) / contributors
         if variance > most or (terms is not None and overflow(terms, clients) > RARE):
             high = middle
@@ -113,10 +115,10 @@ def _finest(
     return found
 
 
-def _unfit(message: str) -> errors.ExperimentError:
+def _refusal(message: str) -> errors.ExperimentError:
     return errors.ExperimentError(
         f"Distributed noise cannot be chosen: {message}.",
-        hint="Take fewer clients a round, a smaller model, or another epsilon: a multiplier far above 100 makes noise "
+        hint="Use fewer clients per round, a smaller model, or another epsilon: a multiplier far above 100 makes noise "
         "too wide for the ring, one far below 0.1 asks for a grid too fine for it.",
         code="noise_range",
     )

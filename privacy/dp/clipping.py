@@ -28,7 +28,7 @@ def clip(vector: npt.NDArray[Any], bound: float) -> Clipped:
     is noised like any other. Raises errors.ArgumentValueError unless the bound is positive and finite.
     """
     if not (bound > 0 and math.isfinite(bound)):
-        raise errors.ArgumentValueError(f"A vector is clipped to a norm above 0, not to {bound:g}.")
+        raise errors.ArgumentValueError(f"The clipping norm must be above 0, not {bound:g}.")
     values = np.asarray(vector).astype(np.float64)
     norm, whole = _norm(values), True
     if not math.isfinite(norm):

@@ -46,9 +46,12 @@ _FAILURES = 2.0**30
 class Terms:
     """How the clients of a round encode and noise their vectors of `length` coordinates.
 
-    mechanism: the distribution of a share. clip: the norm to which vectors are shortened. scale: steps of the grid in
-    a unit of the vector. variance: of one client's share, in squared steps. contributors: the shares that the guarantee
-    counts on. bits: the ring has 2**bits numbers, up to 2**32.
+    mechanism: the distribution of a share.
+    clip: the norm to which vectors are shortened.
+    scale: steps of the grid in a unit of the vector.
+    variance: of one client's share, in squared steps.
+    contributors: the shares that the guarantee counts on.
+    bits: the ring has 2**bits numbers, up to 2**32.
     """
 
     mechanism: DistributedMechanism
@@ -125,7 +128,9 @@ class Encoded:
 
 
 def encode(vector: npt.NDArray[Any], terms: Terms, shared: bytes, source: Source) -> Encoded:
-    """What one client adds to the masked sum. shared: the public seed of the rotation, 32 bytes, the same for all.
+    """What one client adds to the masked sum.
+
+    shared: the public seed of the rotation, 32 bytes, the same for all.
     source: a key of the client's own, fresh for every vector: whoever knows it can take the noise off.
 
     Raises errors.ArgumentValueError (``noise_terms``) for a vector of another length.
@@ -153,7 +158,10 @@ def decode(total: npt.NDArray[np.integer[Any]], terms: Terms, shared: bytes) -> 
 
 
 def share(mechanism: DistributedMechanism, count: int, variance: float, source: Source) -> npt.NDArray[np.int64]:
-    """Whole-number noise for `count` coordinates of the ring: one client's share. variance: in squared steps."""
+    """Whole-number noise for `count` coordinates of the ring: one client's share.
+
+    variance: in squared steps.
+    """
     return DISTRIBUTIONS[mechanism].draw(count, Fraction(variance), source)
 
 
@@ -164,10 +172,10 @@ def event(terms: Terms) -> Concentrated:
     How much that is says the mechanism's row, for S = `square` and d = `padded`.
     delta charges the samplers' distance from exact: (1 + e**ε) times that of all draws, for ε up to 20.
     """
-    return counted(terms.mechanism, terms.square, terms.padded, terms.variance, terms.contributors)
+    return cost_of_sum(terms.mechanism, terms.square, terms.padded, terms.variance, terms.contributors)
 
 
-def counted(
+def cost_of_sum(
     mechanism: DistributedMechanism, square: int, dimension: int, variance: float, contributors: int
 ) -> Concentrated:
     """As `event`, for any sum of whole numbers: square is the largest sum of squares of one client's `dimension`
@@ -180,5 +188,7 @@ def counted(
 
 def _invalid(message: str) -> errors.ArgumentValueError:
     return errors.ArgumentValueError(
-        f"Noise cannot be shared so: {message}.", code="noise_terms", hint="`choose` finds a scale and bits that fit."
+        f"These terms of distributed noise are invalid: {message}.",
+        code="noise_terms",
+        hint="`choose` finds a scale and bits that fit.",
     )

@@ -96,8 +96,9 @@ class Approximate(_Event):
 @dataclass(frozen=True)
 class Concentrated(_Event):
     """A release whose Rényi divergence of order α is at most rho · α + xi, but for a failure of probability `delta`
-    (Bun and Steinke, 2016): what is proven of noise that devices share. whole_orders: the bound
-    is proven only for α = 2, 3, ….
+    (Bun and Steinke, 2016): what is proven of noise that devices share.
+
+    whole_orders: the bound is proven only for α = 2, 3, ….
     """
 
     rho: float

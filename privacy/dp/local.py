@@ -35,7 +35,10 @@ _FLOAT32 = 1 + 1e-6
 
 
 def privatise(vector: npt.NDArray[Any], level: LocalLevel, source: Source) -> Vector:
-    """What the device sends in the vector's place. source: a fresh key, of the device's own."""
+    """What the device sends in the vector's place.
+
+    source: a fresh key, of the device's own.
+    """
     values = np.asarray(vector).reshape(-1).astype(np.float64)
     if not np.isfinite(values).all():
         values = np.zeros_like(values)

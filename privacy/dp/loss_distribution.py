@@ -58,8 +58,8 @@ def _library() -> ModuleType:
         from dp_accounting.pld import privacy_loss_distribution  # pyright: ignore[reportMissingTypeStubs]
     except ModuleNotFoundError as error:
         raise errors.ConfigurationError(
-            "Accounting by privacy loss distributions needs dp-accounting, which the plain install leaves out.",
-            hint=f"{INSTALL}, or account by Rényi divergences, which need nothing.",
+            "Accounting by privacy loss distributions needs dp-accounting, which is not installed.",
+            hint=f"{INSTALL}, or account by Rényi divergences, which need no extra package.",
             code="extra_missing",
         ) from error
     return privacy_loss_distribution

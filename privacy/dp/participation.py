@@ -44,9 +44,9 @@ def check_policy(privacy: Privacy | None, *, rounds: int, rest_rounds: int) -> N
 def may_take_part(privacy: Privacy | None, *, round: int, last_round: int | None, times: int) -> bool:
     """Whether a device may be asked for an update in this round: the rule that selection must hold.
 
-    last_round: in which its last update was accepted, or asked for and not yet given up; None for never. times: how
-    many were, in this experiment. An update counts from the moment in which it may reach a sum, also if the round is
-    abandoned later.
+    last_round: in which its last update was accepted, or asked for and not yet given up; None for never.
+    times: how many were, in this experiment. An update counts from the moment in which it may reach a sum, also if the
+        round is abandoned later.
     """
     if not isinstance(privacy, UserLevel):
         return True

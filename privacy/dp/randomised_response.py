@@ -26,7 +26,7 @@ def odds(epsilon: float) -> Fraction:
     """
     if not 0 < epsilon <= LARGEST_EPSILON:
         raise errors.ArgumentValueError(
-            f"An answer at random needs an epsilon above 0 and at most {LARGEST_EPSILON:g}, not {epsilon:g}."
+            f"Randomised response needs an epsilon above 0 and at most {LARGEST_EPSILON:g}, not {epsilon:g}."
         )
     bits = 128 + 2 * int(epsilon)
     # One unit too much in e**-ε is the most that it can be off.

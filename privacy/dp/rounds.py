@@ -38,8 +38,9 @@ _SHARED_BELOW = 1 - 1e-4
 @dataclass(frozen=True)
 class Draws:
     """How a device draws its own rows in one round under `ExampleLevel`, as bounds that are public: each row of it is
-    in a batch with a probability of at most `rate`, in each of at most `steps` steps. failure: what δ one round adds,
-    for batches that overflow.
+    in a batch with a probability of at most `rate`, in each of at most `steps` steps.
+
+    failure: what δ one round adds, for batches that overflow.
     """
 
     rate: float
@@ -52,7 +53,8 @@ class RoundNoise:
     """Standard deviations of a round's noise.
 
     updates: on the sum of the clipped updates, over the clip; of a matrix mechanism, that of its independent noise,
-    before it is correlated. bits: on the sum of the clip bits, absolute; None where clipping is not adaptive.
+        before it is correlated.
+    bits: on the sum of the clip bits, absolute; None where clipping is not adaptive.
     """
 
     updates: float
@@ -86,7 +88,7 @@ def _multiplier(privacy: UserLevel | ExampleLevel, rounds: int, draws: Draws | N
         return privacy.noise_multiplier
     epsilon = privacy.epsilon or 0.0
     if isinstance(privacy, ExampleLevel):
-        known = _known(draws)
+        known = _require_draws(draws)
         try:
             return calibrate(lambda z: _example_cost(z, known, rounds), epsilon, privacy.delta)
         except errors.ArgumentValueError as error:
@@ -98,11 +100,13 @@ def _multiplier(privacy: UserLevel | ExampleLevel, rounds: int, draws: Draws | N
     if privacy.mechanism in MATRIX:
         return 1 / mu
     weights = {round: factor**-2 for round, factor in enumerate(_factors(privacy, rounds), start=1)}
-    return math.sqrt(_worst(weights, privacy, rounds)) / mu
+    return math.sqrt(_largest_sum(weights, privacy, rounds)) / mu
 
 
 def round_noise(privacy: UserLevel, round: int, rounds: int, *, cohort: int) -> RoundNoise:
-    """The noise of a round (counted from 1). cohort: the public number of devices that sums are divided by.
+    """The noise of a round (counted from 1).
+
+    cohort: the public number of devices that sums are divided by.
 
     Raises errors.ExperimentError (``privacy_invalid``).
     """
@@ -130,15 +134,17 @@ def round_cost(
     """What round `round` (counted from 1) adds, with everything that it releases: the sum, and the clip bits.
 
     released: the earlier rounds of the experiment whose cost was spent; those that were refunded are not among them.
-    cohort: as for `round_noise`. draws: of `ExampleLevel`. measured: what distributed noise really costs in a round.
-    An empty tuple costs nothing: the devices that can be in this round could have spent as much in earlier ones.
+    cohort: as for `round_noise`.
+    draws: of `ExampleLevel`.
+    measured: what distributed noise really costs in a round. An empty tuple costs nothing: the devices that can be in
+        this round could have spent as much in earlier ones.
     Raises errors.ExperimentError (``privacy_invalid``).
     """
     match privacy:
         case LocalLevel():
             return (_local_cost(privacy),)
         case ExampleLevel():
-            return _example_cost(multiplier(privacy, rounds, draws), _known(draws), 1)
+            return _example_cost(multiplier(privacy, rounds, draws), _require_draws(draws), 1)
         case UserLevel():
             pass
     before = sorted(earlier for earlier in released if earlier < round)
@@ -148,11 +154,11 @@ def round_cost(
         return (Gaussian(added**-0.5),) if added > 0 else ()
     if privacy.mechanism in DISTRIBUTED:
         times = dict.fromkeys(before, 1.0)
-        added = _worst({**times, round: 1.0}, privacy, rounds) - _worst(times, privacy, rounds)
+        added = _largest_sum({**times, round: 1.0}, privacy, rounds) - _largest_sum(times, privacy, rounds)
         return _distributed_cost(privacy, round, rounds, cohort, measured) if added > 0.5 else ()
     weights = {earlier: _weight(privacy, earlier, rounds) for earlier in before}
     own = _weight(privacy, round, rounds)
-    added = _worst({**weights, round: own}, privacy, rounds) - _worst(weights, privacy, rounds)
+    added = _largest_sum({**weights, round: own}, privacy, rounds) - _largest_sum(weights, privacy, rounds)
     if added <= 1e-12 * own:
         return ()
     noise = round_noise(privacy, round, rounds, cohort=cohort)
@@ -172,7 +178,7 @@ def whole_cost(
         case LocalLevel():
             return merged([_local_cost(privacy)] * rounds)
         case ExampleLevel():
-            return _example_cost(multiplier(privacy, rounds, draws), _known(draws), rounds)
+            return _example_cost(multiplier(privacy, rounds, draws), _require_draws(draws), rounds)
         case UserLevel() if privacy.mechanism in MATRIX:
             return (Gaussian(multiplier(privacy, rounds)),)
         case UserLevel() if privacy.mechanism in DISTRIBUTED:
@@ -181,7 +187,7 @@ def whole_cost(
         case UserLevel():
             round_noise(privacy, 1, rounds, cohort=cohort)
             weights = {round: _weight(privacy, round, rounds) for round in range(1, rounds + 1)}
-            return (Gaussian(_worst(weights, privacy, rounds) ** -0.5),)
+            return (Gaussian(_largest_sum(weights, privacy, rounds) ** -0.5),)
 
 
 def _factors(privacy: UserLevel, rounds: int) -> tuple[float, ...]:
@@ -198,7 +204,7 @@ def _weight(privacy: UserLevel, round: int, rounds: int) -> float:
     return (multiplier(privacy, rounds) * _factors(privacy, rounds)[round - 1]) ** -2
 
 
-def _worst(weights: Mapping[int, float], privacy: UserLevel, rounds: int) -> float:
+def _largest_sum(weights: Mapping[int, float], privacy: UserLevel, rounds: int) -> float:
     """The largest sum of weights of rounds that one device may have, among these rounds."""
     if not weights:
         return 0.0
@@ -247,10 +253,11 @@ def _example_cost(multiplier: float, draws: Draws, rounds: int) -> tuple[Event, 
     return (SampledGaussian(multiplier, draws.rate, draws.steps * rounds), *fails)
 
 
-def _known(draws: Draws | None) -> Draws:
+def _require_draws(draws: Draws | None) -> Draws:
     if draws is None:
         raise errors.ExperimentError(
-            "ExampleLevel costs what its devices draw: give Draws(rate, steps), the public bounds of one round.",
+            "The cost of ExampleLevel depends on what devices draw: give Draws(rate, steps), the public bounds of "
+            "one round.",
             code="privacy_invalid",
         )
     return draws

@@ -46,14 +46,21 @@ class Shape:
 
 @dataclass(frozen=True)
 class Selection:
-    """What is sent. coordinates: distinct, ascending. sign: 1 or -1, of all of them."""
+    """What is sent.
+
+    coordinates: distinct, ascending.
+    sign: 1 or -1, of all of them.
+    """
 
     coordinates: npt.NDArray[np.int64]
     sign: int
 
 
 def select(vector: npt.NDArray[np.float64], shape: Shape, epsilon: float, source: Source) -> Selection:
-    """One draw. vector: finite; not otherwise bounded, since only the order of its coordinates counts."""
+    """One draw.
+
+    vector: finite; not otherwise bounded, since only the order of its coordinates counts.
+    """
     sign = 1 - 2 * source.below(2)
     top = np.argpartition(vector * -sign, shape.top - 1)[: shape.top]
     weights = _weights(shape, odds(epsilon))

@@ -27,7 +27,10 @@ def padded(length: int) -> int:
 
 
 def spread(vector: Vector, shared: bytes) -> Vector:
-    """The spread vector, float64[padded(length)]. shared: the public seed, 32 bytes."""
+    """The spread vector, float64[padded(length)].
+
+    shared: the public seed, 32 bytes.
+    """
     dealt = np.zeros(padded(vector.size))
     dealt[: vector.size] = vector[dealing(vector.size)]
     return _transformed(dealt, vector.size, before=_signs(shared), after=_ONES)

@@ -23,9 +23,12 @@ Trust: TypeAlias = Literal["device", "cohort", "coordinator"]
 class Statement:
     """Of all rounds of one experiment.
 
-    unit: what is hidden. trusts: see `Trust`. adversary: who learns no more than (epsilon, delta) says.
+    unit: what is hidden.
+    trusts: see `Trust`.
+    adversary: who learns no more than (epsilon, delta) says.
     neighbours: the claim under both neighbouring relations: adding or removing a unit, and replacing one.
-    released: everything that leaves the protected side, each with how it is protected. assumptions: what must be true.
+    released: everything that leaves the protected side, each with how it is protected.
+    assumptions: what must be true.
     caveats: what is not promised.
     """
 
@@ -75,9 +78,12 @@ def statement(
     draws: Draws | None = None,
     measured: Measured | None = None,
 ) -> Statement:
-    """The statement of an experiment of so many rounds. cohort: the public number that sums are divided by.
-    mode: that of secure aggregation, None where updates come in clear; groups: in how many sums. draws, measured: see
-    `rounds.round_cost`.
+    """The statement of an experiment of so many rounds.
+
+    cohort: the public number that sums are divided by.
+    mode: that of secure aggregation, None where updates come in clear.
+    groups: in how many sums.
+    draws, measured: see `rounds.round_cost`.
 
     Raises errors.ExperimentError (``privacy_invalid``).
     """
@@ -99,7 +105,9 @@ def statement(
 
 
 def trusted(privacy: Privacy, mode: SecureMode | None) -> Trust:
-    """Who must behave for the noise to protect. mode: that of secure aggregation, None where updates come in clear.
+    """Who must behave for the noise to protect.
+
+    mode: that of secure aggregation, None where updates come in clear.
 
     Noise that devices share rests on the cohort only where the coordinator cannot open a sum of its own choice: in the
     mode ``consistent``. In ``semi_honest`` it can open one device's vector, with that device's share alone.
@@ -150,7 +158,9 @@ def _of_users(
         "one person is one device; who has several spends as many budgets",
     ]
     if groups > 1:
-        assumptions.insert(0, f"each of {groups} groups has all of the noise, and who is in which tells of no data")
+        assumptions.insert(
+            0, f"each of {groups} groups has all of the noise, and membership of a group reveals no data"
+        )
     trusts, shared = trusted(privacy, mode), privacy.mechanism in DISTRIBUTED
     if trusts == "cohort":
         adversary = "everyone, the coordinator included, who sees the noisy sums of all rounds"

@@ -19,7 +19,11 @@ Accountant = Callable[[Sequence[str], float], float]
 
 @dataclass(frozen=True, kw_only=True)
 class Excess:
-    """A limit that a cost would break. scope: whose; epsilon: what would be lost with it, and before: without it."""
+    """A limit that a cost would break.
+
+    scope: whose.
+    epsilon: what would be lost with it, and before: without it.
+    """
 
     scope: str
     bound: Bound

@@ -25,8 +25,12 @@ def commitment(seed: bytes) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """One event in its place. sequence: from 1; at: milliseconds since 1970 by the coordinator's clock, never less
-    than the entry's before. digest: hex; signature: base64, over the digest's text.
+    """One event in its place.
+
+    sequence: from 1.
+    at: milliseconds since 1970 by the coordinator's clock, never less than the entry's before.
+    digest: hex.
+    signature: base64, over the digest's text.
     """
 
     population: str
@@ -39,7 +43,7 @@ class Entry:
 
     def to_json(self) -> dict[str, Any]:
         """The entry as JSON values."""
-        return {**_covered(self), "digest": self.digest, "signature": self.signature}
+        return {**_signed_content(self), "digest": self.digest, "signature": self.signature}
 
     @staticmethod
     def from_json(value: Mapping[str, Any]) -> "Entry":
@@ -56,11 +60,11 @@ class Entry:
             )
         except (KeyError, TypeError, ValueError) as error:
             raise errors.InputError(
-                f"This is no entry of a ledger: {str(error)[:200]}.", code="ledger_entry"
+                f"This is not an entry of a ledger: {str(error)[:200]}.", code="ledger_entry"
             ) from error
 
 
-def _covered(entry: Entry) -> dict[str, Any]:
+def _signed_content(entry: Entry) -> dict[str, Any]:
     return _content(entry.population, entry.sequence, entry.at, entry.event, entry.previous)
 
 
@@ -118,9 +122,9 @@ class Verdict:
 def check(entries: Iterable[Entry], *, head: Head, state: State | None = None, public: str | None = None) -> Verdict:
     """Go along a population's chain.
 
-    head, state: where to begin, at the very beginning with ``Head(population=...)`` and None. public: the coordinator's
-    key, hex; where given every signature must verify. A chain holds when each entry has the next place, names the
-    digest before, has the digest of its content, is signed, and may follow what came before.
+    head, state: where to begin, at the very beginning with ``Head(population=...)`` and None.
+    public: the coordinator's key, hex; where given every signature must verify. A chain holds when each entry has the
+        next place, names the digest before, has the digest of its content, is signed, and may follow what came before.
     """
     start = state or State()
     folding = Folding(at=start.at, limits=dict(start.limits), charges=dict(start.charges))
@@ -138,9 +142,12 @@ def check(entries: Iterable[Entry], *, head: Head, state: State | None = None, p
 
 
 def proven(entry: Entry, public: str) -> str | None:
-    """Why one entry by itself is not what the holder of a key wrote; None where it is. public: the key, hex."""
+    """Why one entry by itself is not what the holder of a key wrote; None where it is.
+
+    public: the key, hex.
+    """
     rules = (
-        (entry.digest == digest_of(_covered(entry)), "its digest is not that of its content: it was changed"),
+        (entry.digest == digest_of(_signed_content(entry)), "its digest does not match its content: it was changed"),
         (_signed(public, entry), "its signature is not the coordinator's"),
     )
     return next((why for holds, why in rules if not holds), None)
@@ -150,8 +157,8 @@ def _fault(head: Head, entry: Entry, public: str | None) -> str | None:
     rules = (
         (entry.population == head.population, f"it is of the population {entry.population[:64]!r}"),
         (entry.sequence == head.sequence + 1, f"its number is {entry.sequence}, so entries are missing or moved"),
-        (entry.previous == head.digest, "it does not follow the entry before"),
-        (entry.digest == digest_of(_covered(entry)), "its digest is not that of its content: it was changed"),
+        (entry.previous == head.digest, "it does not follow the previous entry"),
+        (entry.digest == digest_of(_signed_content(entry)), "its digest does not match its content: it was changed"),
         (public is None or _signed(public, entry), "its signature is not the coordinator's"),
     )
     return next((why for holds, why in rules if not holds), None)

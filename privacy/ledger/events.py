@@ -51,7 +51,10 @@ class Limit:
 
 @dataclass(frozen=True, kw_only=True)
 class Reserve:
-    """A round begins that may cost this much. cost: accounting events, each as canonical JSON text; they compose."""
+    """A round begins that may cost this much.
+
+    cost: accounting events, each as canonical JSON text; they compose.
+    """
 
     experiment: str
     round: int
@@ -138,5 +141,5 @@ def event_from_json(value: Mapping[str, Any]) -> Event:
         return _READ[value["kind"]](value)
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise errors.InputError(
-            f"This is no event of a ledger: {type(error).__name__}: {str(error)[:200]}.", code="ledger_entry"
+            f"This is not an event of a ledger: {type(error).__name__}: {str(error)[:200]}.", code="ledger_entry"
         ) from error

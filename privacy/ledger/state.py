@@ -23,7 +23,10 @@ class Standing(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Charge:
-    """The cost of one round. at: when it last changed, in milliseconds of the ledger's clock."""
+    """The cost of one round.
+
+    at: when it last changed, in milliseconds of the ledger's clock.
+    """
 
     experiment: str
     round: int
@@ -35,7 +38,11 @@ class Charge:
 
 @dataclass(frozen=True, kw_only=True)
 class State:
-    """A ledger folded. limits: by scope. charges: by (experiment, round), in the order of their reservation."""
+    """A ledger folded.
+
+    limits: by scope.
+    charges: by (experiment, round), in the order of their reservation.
+    """
 
     at: int = 0
     limits: Mapping[str, Bound] = field(default_factory=dict[str, Bound])
@@ -80,7 +87,7 @@ class Folding:
         if isinstance(event, Limit):
             self._limit(event)
         else:
-            charge = self._moved(at, event)
+            charge = self._next_charge(at, event)
             self.charges[charge.experiment, charge.round] = charge
         self.at = at
 
@@ -94,7 +101,7 @@ class Folding:
         if event.bound is not None:
             self.limits[event.scope] = event.bound
 
-    def _moved(self, at: int, event: Reserve | Spend | Refund) -> Charge:
+    def _next_charge(self, at: int, event: Reserve | Spend | Refund) -> Charge:
         before = self.charges.get((event.experiment, event.round))
         standing = _MOVES.get((None if before is None else before.standing, type(event)))
         match event:

@@ -54,14 +54,18 @@ def password_key(model: bytes, password: str) -> NDArray[np.int64]:
             raise ValueError("length or salt")
     except Exception as error:  # protobuf raises several classes
         raise InputError(
-            "The model is not an obfuscated one of this version.", hint="Give the bytes that obfuscate() returned."
+            "The model was not obfuscated in the format of this version.",
+            hint="Give the bytes that obfuscate() returned.",
         ) from error
     return key_numbers(secret_of(password, salt), length)
 
 
 @dataclass
 class Pad:
-    """Hands out the key's numbers in order. start: how many are used."""
+    """Hands out the key's numbers in order.
+
+    start: how many are used.
+    """
 
     secret: bytes
     start: int = 0

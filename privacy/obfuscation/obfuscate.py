@@ -21,8 +21,9 @@ _IR, _OPSET = 8, 13
 def obfuscate(model: bytes, password: str, *, ratio: float = 0.5) -> bytes:
     """The same function as another graph, with one more input: ``key``, which ``password_key`` makes of the password.
 
-    model: a self-contained ONNX inference graph of opset 13 or later, its weights in initialisers. ratio: the share of
-    the weights that are scrambled, and of the nodes that get a false branch; in (0, 1], at least one each.
+    model: a self-contained ONNX inference graph of opset 13 or later, its weights in initialisers.
+    ratio: the share of the weights that are scrambled, and of the nodes that get a false branch; in (0, 1], at least
+        one each.
 
     What is hidden: the order and the signs of the rows of weights; which of two branches counts; the names of values,
     nodes and operators, which become numbers; documentation and the producer's name. Inputs and outputs stay.
@@ -73,12 +74,12 @@ def _read(model: bytes) -> ModelProto:
     if version < _OPSET:
         raise GraphRefused(f"obfuscate: the graph is of opset {version}; at least {_OPSET} is needed.")
     if any(tensor.data_location == TensorProto.EXTERNAL for tensor in graph.graph.initializer):
-        raise GraphRefused("obfuscate: weights lie in files beside the graph.", hint="Save the model as one file.")
+        raise GraphRefused("obfuscate: the weights are in files outside the graph.", hint="Save the model as one file.")
     if graph.functions:
-        raise GraphRefused("obfuscate: the graph has functions of its own.", hint="Inline them: onnx.inliner.")
+        raise GraphRefused("obfuscate: the graph has local functions.", hint="Inline them: onnx.inliner.")
     taken = {name for node in walk(graph.graph) for name in (*node.input, *node.output)}
     if KEY in taken | {value.name for value in graph.graph.input}:
-        raise InputError(f"obfuscate: the graph has a value named {KEY!r} already.", hint="Rename it.")
+        raise InputError(f"obfuscate: the graph already has a value named {KEY!r}.", hint="Rename it.")
     return graph
 
 

@@ -15,7 +15,7 @@ class Opening:
     def __init__(self, graph: GraphProto) -> None:
         self.nodes: list[NodeProto] = []
         self.constants: list[TensorProto] = []
-        self.captured = frozenset(_captured(graph))
+        self.captured = frozenset(_captured_names(graph))
         self._taken = {name for node in walk(graph) for name in (*node.input, *node.output)}
         self._taken |= {value.name for value in (*graph.input, *graph.output)}
         self._taken |= {tensor.name for tensor in graph.initializer}
@@ -51,7 +51,7 @@ class Opening:
         stored = self.constant((values + key) % modulus)
         places = self.constant(np.arange(first, first + len(values)))
         share = self.node("Gather", [KEY, places], axis=0)
-        return self._without(stored, share, modulus)
+        return self._subtract_share(stored, share, modulus)
 
     def bit(self, value: int, pad: Pad) -> str:
         """A bool of no axes that is True where the right key brings back 1."""
@@ -59,9 +59,9 @@ class Opening:
         stored = self.constant(np.array((value + int(key[0])) % 2, np.int64))
         share = self.node("Gather", [KEY, self.constant(np.array(first, np.int64))], axis=0)
         one = self.constant(np.ones((), np.int64))
-        return self.node("Equal", [self._without(stored, share, 2), one])
+        return self.node("Equal", [self._subtract_share(stored, share, 2), one])
 
-    def _without(self, stored: str, share: str, modulus: int) -> str:
+    def _subtract_share(self, stored: str, share: str, modulus: int) -> str:
         # Mod of whole numbers has the sign of the divisor.
         return self.node("Mod", [self.node("Sub", [stored, share]), self.constant(np.array(modulus, np.int64))])
 
@@ -82,7 +82,7 @@ def graphs_inside(node: NodeProto) -> Iterator[GraphProto]:
         yield from attribute.graphs
 
 
-def _captured(graph: GraphProto) -> Iterator[str]:
+def _captured_names(graph: GraphProto) -> Iterator[str]:
     """Names that bodies of control flow read, which may be those of values outside."""
     for node in graph.node:
         for inner in graphs_inside(node):

@@ -24,7 +24,10 @@ def associated(context: Context, phase: str, sender: int, recipient: int) -> byt
 
 
 def seal(key: bytes, plaintext: bytes, data: bytes, entropy: Entropy = urandom) -> bytes:
-    """The box of a plaintext under a 32-byte key of `keys.agree`. data: from `associated`."""
+    """The box of a plaintext under a 32-byte key of `keys.agree`.
+
+    data: from `associated`.
+    """
     nonce = draw(entropy, NONCE_BYTES)
     return nonce + AESGCM(key).encrypt(nonce, plaintext, data)
 
@@ -39,8 +42,8 @@ def unseal(key: bytes, box: bytes, data: bytes) -> bytes:
         return AESGCM(key).decrypt(box[:NONCE_BYTES], box[NONCE_BYTES:], data)
     except (InvalidTag, ValueError):
         raise errors.InputError(
-            f"A sealed box of {len(box)} bytes does not open: it was changed on its way, or made by or for another "
-            "client, attempt or phase.",
+            f"A sealed box of {len(box)} bytes cannot be decrypted: it was changed on its way, or made by or for "
+            "another client, attempt or phase.",
             hint="Start another attempt; if it happens again, one of the clients or the coordinator is not honest.",
             code="secagg_box",
         ) from None

@@ -119,10 +119,13 @@ def begin(
 ) -> tuple[ClientState, AdvertiseKeys]:
     """Enter an attempt: fresh keys and the fresh seed of the own mask, and the public keys to send, signed.
 
-    terms, device, plan (its id): as the signed task says them. model: `roster.model_digest` of that task. floor: the
-    fewest clients that this device agrees to be one of. asked: how many of them must be endorsed, and by whom; only in
-    the mode ``consistent`` is everybody seen. endorsement: of this device's identity. Raises
-    errors.SecureAggregationRefused (``secagg_cohort``, ``secagg_identities``) where the terms allow no such attempt.
+    terms, device, plan (its id): as the signed task says them.
+    model: `roster.model_digest` of that task.
+    floor: the fewest clients that this device agrees to be one of.
+    asked: how many of them must be endorsed, and by whom; only in the mode ``consistent`` is everybody seen.
+    endorsement: of this device's identity.
+    Raises errors.SecureAggregationRefused (``secagg_cohort``, ``secagg_identities``) where the terms allow no such
+    attempt.
     """
     if terms.max_clients < floor:
         raise errors.SecureAggregationRefused(
@@ -163,7 +166,7 @@ def step(
     told = sha256_hex(message.model_dump_json().encode("utf-8"))
     rule = TABLE[state.phase].get(type(message))
     if rule is None:
-        return state, _said(state, message, told)
+        return state, _earlier_answer(state, message, told)
     if identity.public != state.advertised.identity:
         raise errors.ConfigurationError(
             "The device's identity key is not the one that it began this attempt with.", code="key_invalid"
@@ -178,8 +181,9 @@ def step(
 def mask(state: ClientState, vector: RingVector) -> tuple[ClientState, bytes]:
     """The vector under its masks, packed; the same bytes for the same vector until the list of survivors is answered.
 
-    vector: uint32 [n], each below its segment's modulus; it is left as it is. Raises errors.SecureAggregationRefused:
-    ``secagg_vector`` (numbers outside the ring), ``secagg_second_vector``, ``secagg_phase``.
+    vector: uint32 [n], each below its segment's modulus; it is left as it is.
+    Raises errors.SecureAggregationRefused: ``secagg_vector`` (numbers outside the ring), ``secagg_second_vector``,
+    ``secagg_phase``.
     """
     rule = TABLE[state.phase].get(Vector)
     if rule is None:
@@ -201,7 +205,7 @@ def diagram() -> str:
     return "\n".join([*lines, f"    {Phase.ENDED.value} --> [*]"]) + "\n"
 
 
-def _said(state: ClientState, message: ToClient, told: str) -> Answer | None:
+def _earlier_answer(state: ClientState, message: ToClient, told: str) -> Answer | None:
     """The answer that was given to this very message before."""
     phase = _PHASE_OF[type(message)]
     before = state.answered.get(phase)

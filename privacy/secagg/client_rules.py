@@ -141,7 +141,7 @@ def _check_everybody(state: ClientState, roster: Roster, own: RosterEntry) -> No
         except errors.Unauthenticated:
             raise _refused(
                 f"The client at place {entry.position} did not sign its keys for this attempt, plan, model and terms: "
-                "it was told something else, or the coordinator made them up",
+                "it received something else, or the coordinator forged them",
                 code="secagg_signature",
             ) from None
     if ordered(roster.entries, state.terms.attempt) != tuple(range(roster.clients)):
@@ -167,11 +167,11 @@ def take_shares(state: ClientState, message: SharesFor, host: Host) -> tuple[Cli
     """Open the neighbours' boxes. Neighbours without one have dropped out, and no mask is made with them."""
     strangers = message.boxes.keys() - state.neighbours.keys()
     if strangers:
-        raise _refused(f"Place {min(strangers)} is no neighbour, but has a box for this client", code="secagg_box")
+        raise _refused(f"Place {min(strangers)} is not a neighbour, but has a box for this client", code="secagg_box")
     if len(message.boxes) < state.parameters.threshold:
         raise _refused(
-            f"{len(message.boxes)} neighbours are left; with fewer than {state.parameters.threshold} the own mask "
-            "could never be taken off the sum",
+            f"{len(message.boxes)} neighbours are left; with fewer than {state.parameters.threshold} this client's "
+            "own mask could not be removed from the sum",
             code="secagg_neighbours",
         )
     held: dict[int, Held] = {}
@@ -185,11 +185,11 @@ def take_shares(state: ClientState, message: SharesFor, host: Host) -> tuple[Cli
             raise _refused(
                 f"Of device {device}, place {place}: {error.message.rstrip('.')}", code="secagg_box"
             ) from None
-        held[place] = _held(place, both)
+        held[place] = _shares_in_box(place, both)
     return replace(state, phase=Phase.VECTOR, channels={}, held=held), None
 
 
-def _held(place: int, both: bytes) -> Held:
+def _shares_in_box(place: int, both: bytes) -> Held:
     if len(both) != BOXED:
         raise _refused(f"The box of place {place} holds {len(both)} bytes, not {BOXED}", code="secagg_box")
     shares = to_base64(both[: BOXED // 2]), to_base64(both[BOXED // 2 :])
@@ -214,7 +214,7 @@ def mask_again(state: ClientState, vector: Vector) -> tuple[ClientState, bytes]:
     """The same bytes for the same vector. The difference of two masked vectors would be that of the vectors."""
     packed = _masked(state, vector)
     if sha256_hex(packed) != state.vector:
-        raise _refused("A second vector would leave under the masks of the first one", code="secagg_second_vector")
+        raise _refused("A second vector would be sent under the masks of the first one", code="secagg_second_vector")
     return state, packed
 
 
@@ -238,8 +238,8 @@ def take_survivors(state: ClientState, message: Survivors, host: Host) -> tuple[
         raise _refused("The coordinator counts this client as dropped out, though it is here", code="secagg_survivors")
     if not alive <= dealt or dealt & state.neighbours.keys() != frozenset(state.held):
         raise _refused(
-            "The list of survivors counts on other masks than were made: a survivor dealt no shares, or a neighbour "
-            "did whose box never came, or did not whose box came",
+            "The list of survivors does not match the masks that were made: a survivor dealt no shares, or the "
+            "boxes received and the survivors listed differ",
             code="secagg_survivors",
         )
     least = fewest_survivors(state.terms, state.parameters, state.floor)
@@ -256,7 +256,7 @@ def take_survivors(state: ClientState, message: Survivors, host: Host) -> tuple[
         )
     if fallen_apart(alive, state.parameters):
         raise _refused(
-            "The survivors are groups without a neighbour in common: each would be summed for itself",
+            "The survivors are groups without a neighbour in common: each would be summed separately",
             code="secagg_survivors",
         )
     accepted = replace(state, alive=message.alive, listed=message.digest)
@@ -272,7 +272,7 @@ def take_agreements(state: ClientState, message: Agreements, host: Host) -> tupl
     signed = agreement_message(state.context, state.listed)
     for place, signature in message.signatures.items():
         if place not in alive:
-            raise _refused(f"Place {place} is no survivor, but agrees", code="secagg_agreement")
+            raise _refused(f"Place {place} is not a survivor, but agrees", code="secagg_agreement")
         try:
             verify(state.identities[place], Domain.SECURE_SURVIVORS, signed, signature)
         except errors.Unauthenticated:
@@ -314,5 +314,7 @@ def secrets_of(state: ClientState) -> Secrets:
 
 def _refused(message: str, code: str) -> errors.SecureAggregationRefused:
     return errors.SecureAggregationRefused(
-        f"{message}.", hint="This client says nothing more in this attempt; the next one starts afresh.", code=code
+        f"{message}.",
+        hint="This client sends nothing more in this attempt; the next one starts anew.",
+        code=code,
     )

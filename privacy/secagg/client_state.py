@@ -58,13 +58,21 @@ class Answered:
 class ClientState:
     """One client in one attempt.
 
-    terms, plan: what its signed task says; model: `roster.model_digest` of it. floor: the fewest clients that it agrees
-    to be one of. advertised: its own entry, whose place is 0 before there is a roster. secrets: None once nothing
-    remains to be done with them. clients, roster: how many clients the roster has, and its digest. neighbours: their
-    entries. channels: the keys of the boxes to and from them, until theirs are opened. held: the shares of those
-    neighbours that dealt theirs. vector: SHA-256 of the packed masked vector. alive, listed: the survivors that were
-    accepted, and the list's digest. asked: who must be endorsed; subjects: who is, by place. identities: mode
-    ``consistent``: everybody's identity key by place. answered: phase → the message that ended it.
+    terms, plan: what its signed task says.
+    model: `roster.model_digest` of it.
+    floor: the fewest clients that it agrees to be one of.
+    advertised: its own entry, whose place is 0 before there is a roster.
+    secrets: None once nothing remains to be done with them.
+    clients, roster: how many clients the roster has, and its digest.
+    neighbours: their entries.
+    channels: the keys of the boxes to and from them, until theirs are opened.
+    held: the shares of those neighbours that dealt theirs.
+    vector: SHA-256 of the packed masked vector.
+    alive, listed: the survivors that were accepted, and the list's digest.
+    asked: who must be endorsed.
+    subjects: who is, by place.
+    identities: mode ``consistent``: everybody's identity key by place.
+    answered: phase → the message that ended it.
     """
 
     phase: Phase

@@ -52,9 +52,9 @@ class Context:
         (a place in the roster) is itself; both as 4 big-endian bytes. So no two lists of parts of one purpose collide
         as long as each purpose has its own kinds of parts.
         """
-        texts = (part.to_bytes(4, "big") if isinstance(part, int) else _counted(part) for part in parts)
+        texts = (part.to_bytes(4, "big") if isinstance(part, int) else _length_prefixed(part) for part in parts)
         return b"".join((DOMAIN, purpose.encode("ascii"), b"\n", self.digest, *texts))
 
 
-def _counted(part: bytes) -> bytes:
+def _length_prefixed(part: bytes) -> bytes:
     return len(part).to_bytes(4, "big") + part

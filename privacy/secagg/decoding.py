@@ -21,8 +21,11 @@ _LARGEST = (1 << 32) - 1
 
 @dataclass(frozen=True)
 class Decoded:
-    """The sum over ``clients`` clients. sections: name → float64; sums over clients, of a weighted mean those of weight
-    times vector. weight, examples: sums. clipped, held: how many clients these were (see `Encoded`).
+    """The sum over ``clients`` clients.
+
+    sections: name → float64; sums over clients, of a weighted mean those of weight times vector.
+    weight, examples: sums.
+    clipped, held: how many clients these were (see `Encoded`).
     """
 
     clients: int
@@ -43,7 +46,9 @@ def decode(
     binding: Binding,
     noise: NoiseTerms | None = None,
 ) -> Decoded:
-    """What the sum of the survivors' vectors says. noise: as in `encode`.
+    """What the sum of the survivors' vectors says.
+
+    noise: as in `encode`.
 
     total: uint32 modulo 2**bits of each section. A section of the plan that ``sections`` leave out is zeros.
     Raises errors.UpdateRefused for a sum that no honest clients have: ``bad_clients`` (it does not count

@@ -56,7 +56,11 @@ _FINE_BITS, _AT_THE_ENDS = 8, 1e-3
 
 @dataclass(frozen=True)
 class Binding:
-    """What all clients of a sum share, so that they rotate alike. plan: its id; base: SHA-256 of the version."""
+    """What all clients of a sum share, so that they rotate alike.
+
+    plan: its id.
+    base: SHA-256 of the version.
+    """
 
     plan: str
     base: str
@@ -78,7 +82,12 @@ class Encoded:
 
 
 class Described(NamedTuple):
-    """One section for people. numbers: how many are sent; bits: of each on the wire; meaning: what they are."""
+    """One section for people.
+
+    numbers: how many are sent.
+    bits: of each on the wire.
+    meaning: what they are.
+    """
 
     name: str
     encoding: str
@@ -129,12 +138,15 @@ def encode(
     entropy: Entropy,
     noise: NoiseTerms | None = None,
 ) -> Encoded:
-    """One client's update in the ring. noise: of the task's terms, for a section that is ``noised``.
+    """One client's update in the ring.
 
-    vectors: one flat float vector per section of the plan; what ``sections`` leave out is not looked at. weight: whole,
-    0 to ``weight_cap``. entropy: of the rounding; a fresh seed for each section.
-    A ``noised`` vector that is not finite counts as zeros, since a refusal would tell; any other is refused.
-    Metric sums over more than ``weight_cap`` examples are scaled down to the cap first, which keeps their means.
+    noise: of the task's terms, for a section that is ``noised``.
+
+    vectors: one flat float vector per section of the plan; what ``sections`` leave out is not looked at.
+    weight: whole, 0 to ``weight_cap``.
+    entropy: of the rounding; a fresh seed for each section. A ``noised`` vector that is not finite counts as zeros,
+        since a refusal would tell; any other is refused. Metric sums over more than ``weight_cap`` examples are scaled
+        down to the cap first, which keeps their means.
     Guarantees: every coordinate is at most ``weight`` times its section's ``top``, and below 2**bits.
     Raises errors.UpdateRefused: ``bad_weight``; ``missing_section``; ``not_finite``, ``wrong_length``, and for a value
     outside the plan's own range ``out_of_range``, naming section and element; ``wrong_sections`` where ``sections`` are
@@ -148,7 +160,7 @@ def encode(
     out = np.empty(sum(section.values for section in sections), np.uint32)
     examples, clipped, held, secret, at = 0, False, False, False, sections[0].values
     for section, spec in paired(sections, specs):
-        vector = _given(spec, vectors) if section.encoding == "noised" else _checked(spec, vectors)
+        vector = _vector_of(spec, vectors) if section.encoding == "noised" else _checked_vector(spec, vectors)
         if spec.name == METRICS:
             vector = _capped(vector, weight_cap)
             examples = round(float(vector[0]))
@@ -168,7 +180,7 @@ def encode(
             numbers, cut = _on_grid(section, spec, vector, Keys(rounding, binding.shared(spec.name)))
             clipped |= cut
         else:
-            numbers, cut = _fixed(section, vector, rounding)
+            numbers, cut = _fixed_point(section, vector, rounding)
             held |= cut
         np.multiply(numbers, np.uint32(units), out=out[at : at + section.values], casting="unsafe")
         at += section.values
@@ -182,14 +194,14 @@ def paired(
     """Each section of the ring but the first with the plan's section that it is of."""
     by_name = {spec.name: spec for spec in specs}
     if sections[0].name != COUNTS or sections[0].encoding != "exact" or sections[0].values != len(COUNTED):
-        raise _unfit(f"the first section must be {COUNTS!r} with {len(COUNTED)} exact numbers")
+        raise _refusal(f"the first section must be {COUNTS!r} with {len(COUNTED)} exact numbers")
     for section in sections[1:]:
         spec = by_name.get(section.name)
         if spec is None:
-            raise _unfit(f"the plan has no section {section.name[:64]!r}")
+            raise _refusal(f"the plan has no section {section.name[:64]!r}")
         form = _FORMS.get(section.encoding)
         if form is None or section.values != form.values(spec) or getattr(section, form.parameter) is None:
-            raise _unfit(f"section {section.name[:64]!r} is not what its encoding {section.encoding!r} makes of it")
+            raise _refusal(f"section {section.name[:64]!r} is not what its encoding {section.encoding!r} makes of it")
         yield section, spec
 
 
@@ -199,12 +211,14 @@ def _check_room(sections: Sequence[SecureSection], specs: Sequence[SectionSpec],
     A ring that some vectors fit and others do not would make of the refusal an answer to the coordinator's question.
     """
     if weight_cap >> sections[0].bits:
-        raise _unfit(f"a ring of {sections[0].bits} bits does not hold every weight up to {weight_cap}")
+        raise _refusal(f"a ring of {sections[0].bits} bits does not hold every weight up to {weight_cap}")
     for section, spec in paired(sections, specs):
         units = weight_cap if spec.reduction == "weighted_mean" and section.encoding != "noised" else 1
         top = (1 << section.top.bit_length()) - 1 if section.encoding == "grid" else section.top
         if units * top >> section.bits:
-            raise _unfit(f"section {section.name[:64]!r} reaches {units * top}, beyond its ring of {section.bits} bits")
+            raise _refusal(
+                f"section {section.name[:64]!r} reaches {units * top}, beyond its ring of {section.bits} bits"
+            )
 
 
 class _Form(NamedTuple):
@@ -218,7 +232,7 @@ def _blocks(spec: SectionSpec) -> int:
     return blocks(spec.length)[1]
 
 
-def _padded(spec: SectionSpec) -> int:
+def _padded_length(spec: SectionSpec) -> int:
     return spread.padded(spec.length)
 
 
@@ -228,7 +242,7 @@ def _length(spec: SectionSpec) -> int:
 
 _FORMS: Mapping[str, _Form] = {
     "grid": _Form(_blocks, "norm"),
-    "noised": _Form(_padded, "norm"),
+    "noised": _Form(_padded_length, "norm"),
     "fixed": _Form(_length, "step"),
 }
 
@@ -236,11 +250,11 @@ _FORMS: Mapping[str, _Form] = {
 def shared_noise(section: SecureSection, spec: SectionSpec, noise: NoiseTerms | None) -> distributed.Terms:
     """How a ``noised`` section is noised. Raises errors.UpdateRefused (``wrong_sections``) without terms."""
     if noise is None:
-        raise _unfit(f"section {section.name[:64]!r} is noised, and the terms say no noise")
+        raise _refusal(f"section {section.name[:64]!r} needs noise, and the terms define none")
     return distributed.Terms.of(noise, section.bits, spec.length)
 
 
-def _given(spec: SectionSpec, vectors: Mapping[str, npt.NDArray[Any]]) -> npt.NDArray[Any]:
+def _vector_of(spec: SectionSpec, vectors: Mapping[str, npt.NDArray[Any]]) -> npt.NDArray[Any]:
     if spec.name not in vectors:
         raise errors.UpdateRefused(f"Section {spec.name!r} is absent.", code="missing_section")
     vector = vectors[spec.name]
@@ -251,8 +265,8 @@ def _given(spec: SectionSpec, vectors: Mapping[str, npt.NDArray[Any]]) -> npt.ND
     return vector
 
 
-def _checked(spec: SectionSpec, vectors: Mapping[str, npt.NDArray[Any]]) -> npt.NDArray[Any]:
-    vector = _given(spec, vectors)
+def _checked_vector(spec: SectionSpec, vectors: Mapping[str, npt.NDArray[Any]]) -> npt.NDArray[Any]:
+    vector = _vector_of(spec, vectors)
     try:
         check_vector(vector, spec.shape)
     except errors.UpdateRefused as error:
@@ -275,7 +289,7 @@ def _capped(vector: npt.NDArray[Any], weight_cap: int) -> Vector:
     """Metric sums over at most so many examples, which come first."""
     sums = vector.astype(np.float64)
     if sums[0] < 0:
-        raise errors.UpdateRefused(f"The metric sums run over {sums[0]} examples.", code="out_of_range")
+        raise errors.UpdateRefused(f"The metric sums cover {sums[0]} examples.", code="out_of_range")
     return sums * min(1.0, weight_cap / sums[0]) if sums[0] > 0 else sums
 
 
@@ -292,7 +306,9 @@ def _on_grid(
     return numbers, cut
 
 
-def _fixed(section: SecureSection, vector: npt.NDArray[Any], rounding: bytes) -> tuple[npt.NDArray[np.uint32], bool]:
+def _fixed_point(
+    section: SecureSection, vector: npt.NDArray[Any], rounding: bytes
+) -> tuple[npt.NDArray[np.uint32], bool]:
     low, step = line_of(section)
     places = (vector.astype(np.float64) - low) / step
     within = np.clip(places, 0, section.top)
@@ -314,7 +330,7 @@ def line_of(section: SecureSection) -> tuple[float, float]:
     return section.low or 0.0, section.step or 1.0
 
 
-def _unfit(why: str) -> errors.UpdateRefused:
+def _refusal(why: str) -> errors.UpdateRefused:
     return errors.UpdateRefused(f"These sections do not fit the plan: {why}.", code="wrong_sections")
 
 

@@ -34,13 +34,15 @@ def subjects(entries: Iterable[RosterEntry], asked: Asked) -> dict[int, str]:
 
 def check(found: Mapping[int, str], places: Iterable[int], asked: Asked, where: str) -> None:
     """Raise errors.SecureAggregationRefused (``secagg_identities``) where too few distinct subjects are at these
-    places. where: of which list, for the refusal.
+    places.
+
+    where: of which list, for the refusal.
     """
     count = len({found[place] for place in places if place in found})
     if count < asked.least:
         raise errors.SecureAggregationRefused(
-            f"Of the clients in the {where} {count} are endorsed, each for another subject; this client takes part with"
-            f" {asked.least} or more.",
+            f"Only {count} clients in the {where} are endorsed for distinct subjects; this client requires at least "
+            f"{asked.least}.",
             hint="The coordinator may have filled the cohort with devices of its own. Else let the issuer endorse more"
             " devices, or lower min_endorsed in the device's policy file.",
             code="secagg_identities",

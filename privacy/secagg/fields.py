@@ -55,7 +55,10 @@ def check_filling(data: _Bytes, count: int, bits: int) -> None:
 
 
 def add_packed(total: _Words, data: _Bytes, bits: int) -> None:
-    """Add the numbers of `pack_into` to `total`, in place, modulo 2**32. data: exactly `packed_size` bytes."""
+    """Add the numbers of `pack_into` to `total`, in place, modulo 2**32.
+
+    data: exactly `packed_size` bytes.
+    """
     parts = list(_parts(data, total.size, bits))
     scratch = np.empty(min(TILE, total.size), np.uint32)
     for low in range(0, total.size, TILE):

@@ -28,8 +28,9 @@ def order(keys: Sequence[bytes], attempt: str) -> tuple[int, ...]:
     """The roster's order: element p is the index in `keys` of the client at place p.
 
     Places follow SHA-256(domain ‖ attempt ‖ all keys, sorted ‖ the client's own), so they depend on the fresh keys of
-    every client, and neither the order of arrival nor one client alone sets them. keys: the public keys of each client,
-    joined, all of one length. Raises errors.ArgumentValueError (``secagg_parameters``) where two clients have the same.
+    every client, and neither the order of arrival nor one client alone sets them.
+    keys: the public keys of each client, joined, all of one length.
+    Raises errors.ArgumentValueError (``secagg_parameters``) where two clients have the same.
     """
     if len(set(keys)) != len(keys):
         raise _refused("Two clients of one attempt have the same keys")

@@ -74,8 +74,8 @@ def check_public(public: bytes) -> None:
         raise _invalid(f"An X25519 public key has {KEY_BYTES} bytes, not {len(public)}")
     if not is_canonical(public):
         raise _invalid(
-            f"The public key {public.hex()} is not one that X25519 makes: it has small order and shares no secret with "
-            "anyone, or it is another spelling of a key"
+            f"The public key {public.hex()} is not a valid X25519 key: it has small order and shares no secret with "
+            "anyone, or it is not in canonical form"
         )
 
 
@@ -101,7 +101,10 @@ def agree_each(private: bytes, others: Sequence[tuple[bytes, bytes]]) -> list[by
 
 
 def derive(secret: bytes, info: bytes, length: int = 32) -> bytes:
-    """HKDF-SHA256 (RFC 5869) of a secret, without salt. length: at most 8160."""
+    """HKDF-SHA256 (RFC 5869) of a secret, without salt.
+
+    length: at most 8160.
+    """
     return expand(hmac.digest(_NO_SALT, secret, _HASH), info, length)
 
 

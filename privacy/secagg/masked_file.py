@@ -35,7 +35,10 @@ class MaskedHeader:
 
 
 def encode_masked(header: MaskedHeader, packed: bytes) -> bytes:
-    """The file's bytes. packed: from `ring.pack`."""
+    """The file's bytes.
+
+    packed: from `ring.pack`.
+    """
     text = canonical_json({"format": FORMAT, **asdict(header)}).decode("utf-8")
     return encode_tensors({TENSOR: np.frombuffer(packed, np.uint8)}, {METADATA_KEY: text})
 
@@ -63,7 +66,7 @@ def check_masked(source: bytes | Path, expected: MaskedHeader, spec: VectorSpec)
         file = open_tensors(source, limits)
     except errors.TensorFileError as error:
         code = error.reason if error.reason in {"too_large", "truncated"} else "wrong_format"
-        raise _refused(code, f"The masked vector is no valid tensor file: {error.message.rstrip('.')}") from None
+        raise _refused(code, f"The masked vector is not a valid tensor file: {error.message.rstrip('.')}") from None
     _check_header(file, expected)
     if set(file.tensors) != {TENSOR} or len(file.tensors[TENSOR].shape) != 1:
         raise _refused("wrong_format", f"A masked vector's file holds one flat tensor, {TENSOR!r}")

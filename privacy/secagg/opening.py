@@ -67,11 +67,11 @@ def _search(sealed: Sealed, threshold: int) -> Found:
         chosen = np.stack([_choice(number, len(sealed.points), threshold) for number in range(first, first + _AT_ONCE)])
         for rows, secret in zip(chosen, _rebuilt(sealed, chosen), strict=True):
             if secret is not None and sealed.fits(secret):
-                return Found(secret, _wrong(sealed, rows, secret))
+                return Found(secret, _wrong_shares(sealed, rows, secret))
     return Found(None)
 
 
-def _wrong(sealed: Sealed, right: npt.NDArray[np.intp], secret: bytes) -> tuple[int, ...]:
+def _wrong_shares(sealed: Sealed, right: npt.NDArray[np.intp], secret: bytes) -> tuple[int, ...]:
     """The numbers of the shares that are not on the polynomial of the right ones: each put in place of one of them."""
     kept = frozenset(right.tolist())
     others = [index for index in range(len(sealed.points)) if index not in kept]

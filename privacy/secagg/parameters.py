@@ -80,8 +80,8 @@ class Parameters:
 def parameters(clients: int, *, corrupt: float, dropout: float, mode: Mode) -> Parameters:
     """The smallest k, and for it the smallest t, that keep the promise of this module.
 
-    corrupt, dropout: fractions from 0 to less than 1. Raises errors.ArgumentValueError (``secagg_parameters``) where
-    none do, saying why.
+    corrupt, dropout: fractions from 0 to less than 1.
+    Raises errors.ArgumentValueError (``secagg_parameters``) where none do, saying why.
     """
     if not FEWEST_CLIENTS <= clients <= MOST_CLIENTS:
         raise _refused(f"Secure aggregation is among {FEWEST_CLIENTS} to {MOST_CLIENTS} clients, not {clients}")
@@ -114,8 +114,8 @@ def _on_ring(clients: int, bad: int, dropped: int, degree: int, mode: Mode) -> i
     pairs = clients * (clients - degree - 1)  # twice the number of ways to cut the ring in two places
     if degree <= lost and pairs * comb(lost, degree) << SECURITY_BITS + 1 >= 2 * comb(clients, degree):
         return None
-    corrupt = _most(_ways(clients, bad, degree), clients << SECURITY_BITS + 1)
-    alive = degree - _most(_ways(clients, dropped, degree), clients << CORRECTNESS_BITS)
+    corrupt = _quantile(_ways_to_hold(clients, bad, degree), clients << SECURITY_BITS + 1)
+    alive = degree - _quantile(_ways_to_hold(clients, dropped, degree), clients << CORRECTNESS_BITS)
     threshold = max(2, corrupt + 1)
     if mode == "consistent":
         threshold = max(threshold, (degree + corrupt) // 2 + 1)
@@ -133,18 +133,18 @@ def _complete(clients: int, bad: int, dropped: int, mode: Mode) -> int | None:
     return threshold if threshold <= alive else None
 
 
-def _ways(clients: int, marked: int, degree: int) -> list[int]:
+def _ways_to_hold(clients: int, marked: int, degree: int) -> list[int]:
     """In how many ways `degree` of the clients hold x of the marked ones, for x from 0 to `degree`."""
-    chosen, others = _choices(marked, degree), _choices(clients - marked, degree)
+    chosen, others = _binomials(marked, degree), _binomials(clients - marked, degree)
     return [chosen[x] * others[degree - x] for x in range(degree + 1)]
 
 
-def _choices(total: int, most: int) -> list[int]:
+def _binomials(total: int, most: int) -> list[int]:
     """The binomials C(total, 0) to C(total, most)."""
     return list(accumulate(range(most), lambda ways, x: ways * (total - x) // (x + 1), initial=1))
 
 
-def _most(ways: list[int], odds: int) -> int:
+def _quantile(ways: list[int], odds: int) -> int:
     """The least x that is exceeded with a chance below 1 / odds."""
     total, above = sum(ways), 0
     for x in range(len(ways) - 1, 0, -1):

@@ -25,8 +25,9 @@ def ring_sections(
 ) -> tuple[SecureSection, ...]:
     """How the sections of an update go into the ring, for sums over at most ``clients`` clients.
 
-    specs: the plan's, in order. norm: public bound of the Euclidean norm of each weighted mean over the layout. bits:
-    of the grid, 2 to 16; the most that fits when None.
+    specs: the plan's, in order.
+    norm: public bound of the Euclidean norm of each weighted mean over the layout.
+    bits: of the grid, 2 to 16; the most that fits when None.
     Raises errors.ExperimentError (``secure_range``), naming the section, where 32 bits do not hold the sum, or where a
     section has no public range.
     """

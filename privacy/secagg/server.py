@@ -119,7 +119,11 @@ TABLE: Mapping[Phase, Mapping[type[Event], Rule]] = {
 
 
 def open_attempt(terms: SecureTerms, *, plan: str, model: str) -> ServerState:
-    """An attempt that collects keys. plan: the plan's id; model: `roster.model_digest` of their tasks."""
+    """An attempt that collects keys.
+
+    plan: the plan's id.
+    model: `roster.model_digest` of their tasks.
+    """
     return ServerState(phase=Phase.KEYS, terms=terms, plan=plan, model=model)
 
 
@@ -145,7 +149,7 @@ def step(state: ServerState, event: Event) -> tuple[ServerState, tuple[Effect, .
     if rule is None:
         raise errors.Conflict(
             f"The attempt is in the phase {state.phase.value} and cannot take {type(event).__name__}.",
-            hint="It came too late, or too early; the client goes on with what the coordinator sends next.",
+            hint="It arrived too late, or too early; the client continues with what the coordinator sends next.",
             code="secagg_phase",
         )
     return rule.apply(state, event)
@@ -188,7 +192,7 @@ def position_of(state: ServerState, device: str) -> int:
             return entry.position
     raise errors.SecureAggregationRefused(
         f"Device {device} has no place in this attempt.",
-        hint="It did not bring its keys in time; the next round may take it.",
+        hint="It did not send its keys in time; it may join the next round.",
         code="secagg_roster",
     )
 
@@ -207,7 +211,10 @@ def roster_for(state: ServerState, position: int) -> Roster:
 
 
 def shares_for(state: ServerState, position: int, bundles: Mapping[int, Shares]) -> SharesFor:
-    """The boxes for the client at a place, out of the messages that its neighbours sent. bundles: by sender."""
+    """The boxes for the client at a place, out of the messages that its neighbours sent.
+
+    bundles: by sender.
+    """
     senders = [near for near in state.near(position) if near in state.dealt]
     return SharesFor(boxes={sender: bundles[sender].boxes[position] for sender in senders})
 
@@ -219,7 +226,10 @@ def survivors_for(state: ServerState) -> Survivors:
 
 
 def agreements_for(state: ServerState, position: int, agreements: Mapping[int, Agreement]) -> Agreements:
-    """The signatures of a quorum of the clients, the same for every place. agreements: by sender."""
+    """The signatures of a quorum of the clients, the same for every place.
+
+    agreements: by sender.
+    """
     signers = sorted(state.agreed)[: quorum(state.parameters)]
     return Agreements(signatures={signer: agreements[signer].signature for signer in signers})
 

@@ -25,7 +25,10 @@ from coterie.protocol.signing import Domain, verify
 
 @dataclass(frozen=True)
 class Advertised:
-    """A device that reported "trained" sent its keys. identity: its public identity key, as it enrolled with it."""
+    """A device that reported "trained" sent its keys.
+
+    identity: its public identity key, as it enrolled with it.
+    """
 
     device: str
     identity: str
@@ -106,15 +109,15 @@ def advertise(state: ServerState, event: Advertised) -> Step:
         if (known.device, known.identity, known.mask_key, known.channel_key) == mine:
             return state, ()
         if known.device == entry.device or known.identity == entry.identity:
-            raise _refused("A client that has brought its keys brings others", code="secagg_repeated")
+            raise _refused("A client that has sent its keys sends other keys", code="secagg_repeated")
         if {known.mask_key, known.channel_key} & {entry.mask_key, entry.channel_key}:
-            raise _refused("A client brings a key that another one has brought", code="secagg_roster")
+            raise _refused("A client sends a key that another client has sent", code="secagg_roster")
     if keys.mask_key == keys.channel_key:
-        raise _refused("A client brings one key for both uses", code="secagg_roster")
+        raise _refused("A client sends one key for both uses", code="secagg_roster")
     for key in (keys.mask_key, keys.channel_key):
         check_public(bytes.fromhex(key))
     if state.clients >= state.terms.max_clients:
-        raise _refused(f"The roster has its {state.terms.max_clients} clients already", code="secagg_cohort")
+        raise _refused(f"The roster already has its {state.terms.max_clients} clients", code="secagg_cohort")
     return replace(state, entries=(*state.entries, entry)), ()
 
 
@@ -138,7 +141,7 @@ def deal(state: ServerState, event: Shared) -> Step:
     if before == dealt:
         return state, ()
     if before is not None:
-        raise _refused(f"Place {event.position} deals its shares a second time, and others", code="secagg_repeated")
+        raise _refused(f"Place {event.position} deals other shares a second time", code="secagg_repeated")
     if event.shares.boxes.keys() != set(state.near(event.position)):
         raise _refused(f"Place {event.position} deals shares to others than its neighbours", code="secagg_box")
     after = replace(state, dealt={**state.dealt, event.position: dealt})
@@ -173,7 +176,7 @@ def arrive(state: ServerState, event: MaskedArrived) -> Step:
     _check_place(state, event.position)
     if event.position not in state.dealt:
         raise _refused(
-            f"Place {event.position} dealt no shares, so its masks could not be taken off", code="secagg_phase"
+            f"Place {event.position} dealt no shares, so its masks could not be removed", code="secagg_phase"
         )
     after = replace(state, arrived=state.arrived | {event.position})
     return close_masked(after, PhaseDeadline()) if len(after.arrived) == len(state.dealt) else (after, ())
@@ -185,7 +188,7 @@ def close_masked(state: ServerState, event: PhaseDeadline) -> Step:
         return _fail(state, Cause.TOO_FEW_SURVIVORS, f"{len(state.arrived)} of at least {least}")
     if fallen_apart(state.arrived, state.parameters):
         return _fail(state, Cause.FALLEN_APART, f"{len(state.arrived)} of {state.clients} survived")
-    lonely = _lonely(state, state.arrived)
+    lonely = _place_below_threshold(state, state.arrived)
     if lonely is not None:
         return _fail(state, Cause.TOO_FEW_SURVIVORS, f"of the neighbours of place {lonely}")
     phase = Phase.AGREEMENT if state.terms.mode == "consistent" else Phase.REVEAL
@@ -205,7 +208,7 @@ def close_agreement(state: ServerState, event: PhaseDeadline) -> Step:
     least = quorum(state.parameters)
     if len(state.agreed) < least:
         return _fail(state, Cause.TOO_FEW_AGREED, f"{len(state.agreed)} of at least {least}")
-    lonely = _lonely(state, state.agreed)
+    lonely = _place_below_threshold(state, state.agreed)
     if lonely is not None:
         return _fail(state, Cause.TOO_FEW_AGREED, f"of the neighbours of place {lonely}")
     return replace(state, phase=Phase.REVEAL), (Send("agreements"),)
@@ -218,7 +221,7 @@ def reveal(state: ServerState, event: Revealed) -> Step:
     if before == event.reveal:
         return state, ()
     if before is not None:
-        raise _refused(f"Place {event.position} reveals a second time, and other shares", code="secagg_repeated")
+        raise _refused(f"Place {event.position} reveals other shares a second time", code="secagg_repeated")
     near = state.dealt.keys() & set(state.near(event.position))
     if event.reveal.self_shares.keys() != near & state.arrived:
         raise _refused(
@@ -239,13 +242,13 @@ def asked_to_reveal(state: ServerState) -> frozenset[int]:
 
 
 def close_reveal(state: ServerState, event: PhaseDeadline) -> Step:
-    lonely = _lonely(state, frozenset(state.revealed))
+    lonely = _place_below_threshold(state, frozenset(state.revealed))
     if lonely is not None:
         return _fail(state, Cause.TOO_FEW_REVEALED, f"of the neighbours of place {lonely}")
     threshold = state.parameters.threshold
     seeds = open_all({place: _sealed_seed(state, place) for place in state.survivors}, threshold)
     keys = open_all({place: _sealed_key(state, place) for place in _bound(state)}, threshold)
-    blamed = (*_blamed(state, seeds), *_blamed(state, keys))
+    blamed = (*_blame(state, seeds), *_blame(state, keys))
     judged = replace(state, blamed=blamed)
     opened = Opened(
         {place: found.secret for place, found in seeds.items() if found.secret is not None},
@@ -267,7 +270,7 @@ def _bound(state: ServerState) -> list[int]:
     return [place for place in state.dropped if not state.arrived.isdisjoint(state.near(place))]
 
 
-def _lonely(state: ServerState, answering: frozenset[int]) -> int | None:
+def _place_below_threshold(state: ServerState, answering: frozenset[int]) -> int | None:
     """A place whose secret must be opened, but with fewer answering neighbours than the threshold."""
     for place in (*state.survivors, *_bound(state)):
         if sum(near in answering for near in state.near(place)) < state.parameters.threshold:
@@ -277,17 +280,17 @@ def _lonely(state: ServerState, answering: frozenset[int]) -> int | None:
 
 def _sealed_seed(state: ServerState, place: int) -> Sealed:
     promised = state.dealt[place].commitment
-    shares = {giver: state.revealed[giver].self_shares[place] for giver in _givers(state, place)}
+    shares = {giver: state.revealed[giver].self_shares[place] for giver in _revealing_neighbours(state, place)}
     return _sealed(state, place, shares, lambda seed: commitment(state.context, place, seed) == promised)
 
 
 def _sealed_key(state: ServerState, place: int) -> Sealed:
     public = state.entries[place].mask_key
-    shares = {giver: state.revealed[giver].mask_shares[place] for giver in _givers(state, place)}
+    shares = {giver: state.revealed[giver].mask_shares[place] for giver in _revealing_neighbours(state, place)}
     return _sealed(state, place, shares, lambda private: KeyPair.from_private(private).public.hex() == public)
 
 
-def _givers(state: ServerState, place: int) -> list[int]:
+def _revealing_neighbours(state: ServerState, place: int) -> list[int]:
     return [near for near in state.near(place) if near in state.revealed]
 
 
@@ -296,7 +299,7 @@ def _sealed(state: ServerState, place: int, shares: Mapping[int, str], fits: Fit
     return Sealed([numbers[giver] for giver in shares], decode_shares(list(shares.values())), fits)
 
 
-def _blamed(state: ServerState, found: Mapping[int, Found]) -> list[Blame]:
+def _blame(state: ServerState, found: Mapping[int, Found]) -> list[Blame]:
     hopeless = [Blame(place) for place, each in found.items() if each.secret is None]
     single = [Blame(place, state.near(place)[number - 1]) for place, each in found.items() for number in each.wrong]
     return [*hopeless, *single]
@@ -321,5 +324,5 @@ def _fail(state: ServerState, cause: Cause, detail: str) -> Step:
 
 def _refused(message: str, code: str) -> errors.SecureAggregationRefused:
     return errors.SecureAggregationRefused(
-        f"{message}.", hint="The client does not keep to the protocol; the attempt goes on without it.", code=code
+        f"{message}.", hint="The client violates the protocol; the attempt continues without it.", code=code
     )

@@ -57,8 +57,8 @@ class Cause(Enum):
 
 
 _SENTENCES: Mapping[Cause, str] = {
-    Cause.TOO_FEW_CLIENTS: "fewer clients brought their keys than the terms ask for",
-    Cause.NO_PARAMETERS: "so many clients cannot withstand so many corrupt and dropped ones",
+    Cause.TOO_FEW_CLIENTS: "fewer clients sent their keys than the terms require",
+    Cause.NO_PARAMETERS: "this number of clients cannot tolerate this number of corrupt and dropped ones",
     Cause.TOO_FEW_DEALT: "too few clients dealt their shares",
     Cause.TOO_FEW_SURVIVORS: "too few masked vectors arrived to open the sum",
     Cause.FALLEN_APART: "the survivors are groups without a neighbour in common",
@@ -98,12 +98,20 @@ class Opened:
 
 @dataclass(frozen=True, repr=False)
 class ServerState:
-    """One attempt. plan: its id; model: `roster.model_digest` of their tasks.
+    """One attempt.
 
-    entries: the clients, as they came while the phase is ``keys``, by place from then on; roster: their digest. dealt:
-    who dealt its shares. arrived: whose masked vectors are here; from the phase after on, the survivors. agreed: who
-    signed the list of survivors. revealed: the answers. opened: the secrets that unmask the sum. blamed: shares that do
-    not fit. cause, detail: why there is no sum.
+    plan: its id.
+    model: `roster.model_digest` of their tasks.
+
+    entries: the clients, as they came while the phase is ``keys``, by place from then on.
+    roster: their digest.
+    dealt: who dealt its shares.
+    arrived: whose masked vectors are here; from the phase after on, the survivors.
+    agreed: who signed the list of survivors.
+    revealed: the answers.
+    opened: the secrets that unmask the sum.
+    blamed: shares that do not fit.
+    cause, detail: why there is no sum.
     """
 
     phase: Phase

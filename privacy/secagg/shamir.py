@@ -59,7 +59,7 @@ def rebuild(points: Sequence[int], shares: Shares, threshold: int) -> bytes:
         raise _refused(f"{len(points)} points and {len(shares)} shares do not reach the threshold of {threshold}")
     (secret,) = rebuild_many(used, np.asarray(shares[:threshold])[None])
     if secret is None:
-        raise _refused("The shares are not those of 32 bytes")
+        raise _refused("The shares are not shares of 32 bytes")
     return secret
 
 
@@ -70,14 +70,14 @@ def rebuild_many(points: npt.NDArray[np.uint64], shares: Shares) -> list[bytes |
     """
     ordered = np.sort(points, axis=1)
     if bool((ordered[:, :1] == 0).any()) or bool((ordered[:, 1:] == ordered[:, :-1]).any()):
-        raise _refused("Each share has a number of its own, from 1 on")
+        raise _refused("Each share must have its own number, starting at 1")
     if bool((ordered >= _P).any()) or bool((shares >= _P).any()):
-        raise _refused(f"A share holds numbers below {PRIME}, and its own number is one")
+        raise _refused(f"A share and its number must be below {PRIME}")
     limbs = np.zeros((points.shape[0], LIMBS), np.uint64)
     weights = _weights_at_zero(points)
     for index in range(points.shape[1]):
         limbs = (limbs + weights[:, index, None] * shares[:, index].astype(np.uint64)) % _P
-    return [_joined(row) for row in limbs.tolist()]
+    return [_join_limbs(row) for row in limbs.tolist()]
 
 
 def random_elements(count: int, entropy: Entropy = urandom) -> npt.NDArray[np.uint64]:
@@ -114,7 +114,7 @@ def _inverse(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     return result
 
 
-def _joined(limbs: list[int]) -> bytes | None:
+def _join_limbs(limbs: list[int]) -> bytes | None:
     if any(limb >> _LIMB_BITS for limb in limbs) or limbs[-1] >> 8:
         return None
     number = sum(limb << _LIMB_BITS * index for index, limb in enumerate(limbs))

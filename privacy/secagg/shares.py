@@ -32,7 +32,7 @@ def decode_shares(texts: Sequence[str]) -> npt.NDArray[np.uint32]:
     if shares is None or bool((shares >= PRIME).any()):
         raise errors.SecureAggregationRefused(
             f"A share is {LIMBS} numbers below {PRIME}; this is not one.",
-            hint="Whoever dealt or revealed it does not keep to the protocol.",
+            hint="Whoever dealt or revealed it violates the protocol.",
             code="secagg_shares",
         )
     return shares

@@ -22,8 +22,8 @@ def from_bits(text: str, clients: int) -> frozenset[int]:
     bits = from_base64(text) or b""
     if len(bits) != -(-clients // 8) or int.from_bytes(bits, "little") >> clients:
         raise errors.SecureAggregationRefused(
-            f"A list of survivors among {clients} clients has as many bits, and no more.",
-            hint="The coordinator sent a list that no coordinator of this attempt makes; the attempt is over.",
+            f"A list of survivors among {clients} clients must have exactly {clients} bits.",
+            hint="The coordinator sent a list that does not belong to this attempt; the attempt is over.",
             code="secagg_survivors",
         )
     return frozenset(place for place in range(clients) if bits[place >> 3] >> (place & 7) & 1)

@@ -19,8 +19,9 @@ _GRAIN = 16  # coordinates: ranges end where blocks of the cipher, and lines of 
 def remove(total: RingVector, masks: Sequence[MaskSeed], executor: Executor | None = None, shards: int = 1) -> None:
     """Subtract the masks from `total`, in place, modulo 2**32; bit for bit the same whatever the number of `shards`.
 
-    masks: as they were added, with their signs. executor: one whose workers are processes; `shards` of its tasks take a
-    range of coordinates each, and `total` is as it was if one of them fails. None does everything here.
+    masks: as they were added, with their signs.
+    executor: one whose workers are processes; `shards` of its tasks take a range of coordinates each, and `total` is as
+        it was if one of them fails. None does everything here.
     """
     removed = [mask.opposite for mask in masks]
     ranges = split(total.size, shards)

@@ -14,7 +14,10 @@ DOMAIN = b"coterie/session/v1/"
 
 
 def offer(terms: SessionTerms, sender: str, recipient: str, identity: SigningKey, pair: KeyPair) -> KeyOffer:
-    """The signed offer of a party's fresh key to one partner. sender, recipient: roles."""
+    """The signed offer of a party's fresh key to one partner.
+
+    sender, recipient: roles.
+    """
     return KeyOffer(
         session=terms.session,
         terms=terms.digest,
@@ -28,8 +31,10 @@ def offer(terms: SessionTerms, sender: str, recipient: str, identity: SigningKey
 def read_offer(body: bytes, terms: SessionTerms, sender: str, recipient: str) -> KeyOffer:
     """A partner's offer, checked in all but who its identity is: that is for pins.
 
-    sender: the partner's role; recipient: the reader's own. Raises errors.InputError (``message_invalid``,
-    ``session_terms``, ``session_key``), errors.Unauthenticated (``signature_invalid``).
+    sender: the partner's role.
+    recipient: the reader's own.
+    Raises errors.InputError (``message_invalid``, ``session_terms``, ``session_key``), errors.Unauthenticated
+    (``signature_invalid``).
     """
     found = read_message(KeyOffer, body, limit=1 << 14)
     try:
@@ -42,22 +47,22 @@ def read_offer(body: bytes, terms: SessionTerms, sender: str, recipient: str) ->
         ) from None
     if found.session != terms.session or (found.sender, found.recipient) != (sender, recipient):
         raise errors.InputError(
-            f"The key offer in the place of {sender} for {recipient} is another one: of {found.sender} for "
+            f"The key offer in the place of {sender} for {recipient} is a different one: of {found.sender} for "
             f"{found.recipient} in session {found.session}.",
             hint="End the session and make another; the coordinator mixed up its messages, or is not honest.",
             code="session_terms",
         )
     if found.terms != terms.digest:
         raise errors.InputError(
-            f"Role {sender} was told other terms of session {terms.session} than this party: {found.terms[:16]}…, not "
+            f"Role {sender} was given other terms of session {terms.session} than this party: {found.terms[:16]}…, not "
             f"{terms.digest[:16]}….",
-            hint="End the session and make another; the coordinator told its parties different things.",
+            hint="End the session and make another; the coordinator gave its parties different terms.",
             code="session_terms",
         )
     if not is_canonical(bytes.fromhex(found.key)):
         raise errors.InputError(
-            f"The key that role {sender} offers is not one that X25519 makes.",
-            hint="Ask the partner which software it runs; no honest one makes such a key.",
+            f"The key that role {sender} offers is not a valid X25519 key.",
+            hint="Ask the partner which software it runs; no honest software makes such a key.",
             code="session_key",
         )
     return found

@@ -32,8 +32,11 @@ _PREFIX: Final = 7
 
 @dataclass(frozen=True)
 class Stream:
-    """Where a sealing or an opening is. index: of the next chunk. rest: bytes that are not a whole chunk yet. A state
-    may be stepped once only: a sealer that is stepped twice would use a nonce twice.
+    """Where a sealing or an opening is.
+
+    index: of the next chunk.
+    rest: bytes that are not a whole chunk yet. A state may be stepped once only: a sealer that is stepped twice would
+        use a nonce twice.
     """
 
     header: bytes
@@ -46,7 +49,7 @@ class Stream:
 def begin(pair: bytes, header: MessageHeader, entropy: Entropy = urandom) -> tuple[Stream, bytes]:
     """A sealer under the pair's key, and the first sealed bytes: the salt."""
     salt = draw(entropy, SALT)
-    return _keyed(Stream(header.to_bytes()), pair, salt), salt
+    return _with_key(Stream(header.to_bytes()), pair, salt), salt
 
 
 def feed(state: Stream, data: bytes) -> tuple[Stream, bytes]:
@@ -81,12 +84,12 @@ def take(state: Stream, pair: bytes, data: bytes) -> tuple[Stream, bytes]:
     if not state.key:
         if len(held) < SALT:
             return replace(state, rest=held), b""
-        state, held = _keyed(state, pair, held[:SALT]), held[SALT:]
+        state, held = _with_key(state, pair, held[:SALT]), held[SALT:]
     out: list[bytes] = []
     cipher = AESGCM(state.key)
     place, index = 0, state.index
     while len(held) - place > CHUNK + TAG:
-        out.append(_opened(cipher, state, index, held[place : place + CHUNK + TAG], last=False))
+        out.append(_decrypt(cipher, state, index, held[place : place + CHUNK + TAG], last=False))
         place, index = place + CHUNK + TAG, index + 1
     return replace(state, index=index, rest=held[place:]), b"".join(out)
 
@@ -97,11 +100,11 @@ def close(state: Stream) -> bytes:
     Raises errors.InputError (``session_seal``) where the message was cut off or changed.
     """
     if not state.key:
-        raise _changed(state)
-    return _opened(AESGCM(state.key), state, state.index, state.rest, last=True)
+        raise _seal_broken(state)
+    return _decrypt(AESGCM(state.key), state, state.index, state.rest, last=True)
 
 
-def _keyed(state: Stream, pair: bytes, salt: bytes) -> Stream:
+def _with_key(state: Stream, pair: bytes, salt: bytes) -> Stream:
     material = derive(pair, DOMAIN + b"message\n" + salt + state.header, 32 + _PREFIX)
     return replace(state, key=material[:32], prefix=material[32:], rest=b"")
 
@@ -112,17 +115,17 @@ def _nonce(prefix: bytes, index: int, *, last: bool) -> bytes:
     return prefix + index.to_bytes(4, "big") + bytes([last])
 
 
-def _opened(cipher: AESGCM, state: Stream, index: int, chunk: bytes, *, last: bool) -> bytes:
+def _decrypt(cipher: AESGCM, state: Stream, index: int, chunk: bytes, *, last: bool) -> bytes:
     try:
         return cipher.decrypt(_nonce(state.prefix, index, last=last), chunk, state.header)
     except (InvalidTag, ValueError):
-        raise _changed(state) from None
+        raise _seal_broken(state) from None
 
 
-def _changed(state: Stream) -> errors.InputError:
+def _seal_broken(state: Stream) -> errors.InputError:
     return errors.InputError(
-        f"Chunk {state.index} of the message {state.header.decode()} does not open: it was changed, cut off or put in "
-        "another place on its way, or sealed for somebody else.",
+        f"Chunk {state.index} of the message {state.header.decode()} cannot be decrypted: it was changed, truncated "
+        "or moved on its way, or sealed for somebody else.",
         hint="End the session and make another; the coordinator or the partner is not honest, or a store was restored.",
         code="session_seal",
     )

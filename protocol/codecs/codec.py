@@ -24,10 +24,10 @@ NO_STATE: State = MappingProxyType({})
 class Keys:
     """Seeds (32 bytes each) of a section's randomness.
 
-    own: of one update, so that the rounding errors of different clients are independent. shared: the same for every
-    update of one plan from one model version (those of a round, but for buffered ones), so that all clients rotate
-    alike or keep the same elements. Both follow from the update's header; whoever reads an update needs nothing else
-    to decode it.
+    own: of one update, so that the rounding errors of different clients are independent.
+    shared: the same for every update of one plan from one model version (those of a round, but for buffered ones), so
+        that all clients rotate alike or keep the same elements. Both follow from the update's header; whoever reads an
+        update needs nothing else to decode it.
     """
 
     own: bytes
@@ -46,7 +46,9 @@ def seed(label: str, *parts: str) -> bytes:
 
 @dataclass(frozen=True)
 class Shape:
-    """What of a section's form a codec may use. segments: lengths of the runs that make up the vector, one per tensor.
+    """What of a section's form a codec may use.
+
+    segments: lengths of the runs that make up the vector, one per tensor.
     rows: the number of rows of each (a tensor's first dimension; 1 for vectors and scalars), a divisor of its length.
     """
 

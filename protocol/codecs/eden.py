@@ -163,7 +163,7 @@ class Eden(Memoryless):
         np.clip(room, 0, 2 * half - 1, out=cells, casting="unsafe")
         if fine:
             return np.take(_cells(self.bits), cells)
-        return fold(_found(_pairs(self.bits), cells.view("<u2"), room), 2 * self.bits)
+        return fold(_look_up(_pairs(self.bits), cells.view("<u2"), room), 2 * self.bits)
 
 
 def eden(bits: int, *, biased: bool = False) -> Eden:
@@ -218,7 +218,7 @@ def _pairs(bits: int) -> npt.NDArray[Any]:
     return (codes[None, :] | (codes[:, None] << bits)).reshape(-1)
 
 
-def _found(
+def _look_up(
     table: npt.NDArray[Any], numbers: npt.NDArray[Any], room: npt.NDArray[np.float32], out: Any = None
 ) -> npt.NDArray[Any]:
     """The table's entries for numbers that it all has. What NumPy makes of them to look them up takes its place in
@@ -243,7 +243,7 @@ def _levels(
     """The centroids of a span's codes, [count, size], in `out`; `room` is used on the way."""
     levels, table = out[: span.count * span.size], _bytes(bits)
     if bits == 4:  # one element of eight bytes is found faster than a row of two
-        _found(table.view(np.uint64).reshape(-1), packed.reshape(-1), room, levels.view(np.uint64))
+        _look_up(table.view(np.uint64).reshape(-1), packed.reshape(-1), room, levels.view(np.uint64))
     else:
         np.take(table, packed.reshape(-1), axis=0, out=levels.reshape(-1, *table.shape[1:]), mode="clip")
     return levels.reshape(span.count, span.size)

@@ -8,7 +8,9 @@ from coterie.protocol.codecs.codec import Memoryless
 
 @dataclass(frozen=True)
 class KeepsFraction(Memoryless):
-    """A codec of the name ``family:fraction``. usual: the fraction that its name leaves out, if any.
+    """A codec of the name ``family:fraction``.
+
+    usual: the fraction that its name leaves out, if any.
 
     Raises ValueError for a fraction that is not above 0 and up to 1.
     """

@@ -62,7 +62,10 @@ Codes = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class Grid(Memoryless):
-    """See the module's docstring. norm: the public bound, None when each block sends its own."""
+    """See the module's docstring.
+
+    norm: the public bound, None when each block sends its own.
+    """
 
     bits: int
     norm: float | None = None

@@ -36,7 +36,12 @@ Real = TypeVar("Real", np.float32, np.float64)
 
 @dataclass(frozen=True)
 class Span:
-    """Blocks of one size in a row. start: the first element; count: how many; first: the first block's number."""
+    """Blocks of one size in a row.
+
+    start: the first element.
+    count: how many.
+    first: the first block's number.
+    """
 
     start: int
     size: int

@@ -62,11 +62,11 @@ class Sign(Memoryless):
         negative = bits[start - 8 * first : stop - 8 * first].astype(np.bool_)
         magnitudes = np.frombuffer(read_payload(payload, 0, head), _MAGNITUDE)
         check_units(magnitudes, 0)
-        vector = _spread(magnitudes, shape, start, stop)
+        vector = _expand(magnitudes, shape, start, stop)
         return np.where(negative, -vector, vector)
 
 
-def _spread(magnitudes: npt.NDArray[Any], shape: Shape, start: int, stop: int) -> npt.NDArray[Any]:
+def _expand(magnitudes: npt.NDArray[Any], shape: Shape, start: int, stop: int) -> npt.NDArray[Any]:
     vector = np.empty(stop - start, np.float32)
     for magnitude, (low, high) in zip(magnitudes, shape.bounds, strict=True):
         if low < stop and start < high:

@@ -51,8 +51,11 @@ _SCALES: Mapping[Scale, Callable[[npt.NDArray[np.float64]], float]] = MappingPro
 
 @dataclass(frozen=True, kw_only=True)
 class Stochastic(Memoryless):
-    """See the module's docstring. scale, factor: a block's unit is its scale times the factor; most: the largest
-    level."""
+    """See the module's docstring.
+
+    scale, factor: a block's unit is its scale times the factor.
+    most: the largest level.
+    """
 
     name: str
     block: int

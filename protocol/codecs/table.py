@@ -34,7 +34,7 @@ with)."""
 LONGEST = 64
 
 
-def _plain(codec: Codec) -> Builder:
+def _without_parameter(codec: Codec) -> Builder:
     def build(parameter: str | None) -> Codec:
         if parameter is not None:
             raise ValueError(f"{codec.name} takes no parameter")
@@ -44,14 +44,14 @@ def _plain(codec: Codec) -> Builder:
 
 
 def _fraction(make: Callable[[float], Codec]) -> Builder:
-    return lambda parameter: make(float(_given(parameter)))
+    return lambda parameter: make(float(_required(parameter)))
 
 
 def _whole(make: Callable[[int], Codec]) -> Builder:
-    return lambda parameter: make(int(_given(parameter)))
+    return lambda parameter: make(int(_required(parameter)))
 
 
-def _given(parameter: str | None) -> str:
+def _required(parameter: str | None) -> str:
     if not parameter:
         raise ValueError("it needs a parameter")
     return parameter
@@ -66,14 +66,14 @@ def _int8(parameter: str | None) -> Codec:
 
 
 def _eden(parameter: str | None) -> Codec:
-    bits, colon, biased = _given(parameter).partition(":")
+    bits, colon, biased = _required(parameter).partition(":")
     if colon and biased != "biased":
         raise ValueError("write eden:b or eden:b:biased")
     return eden(int(bits), biased=bool(colon))
 
 
 def _grid(parameter: str | None) -> Codec:
-    bits, colon, norm = _given(parameter).partition(":")
+    bits, colon, norm = _required(parameter).partition(":")
     return Grid(int(bits), float(norm) if colon else None)
 
 
@@ -83,16 +83,16 @@ def _sparse_quant(parameter: str | None) -> Codec:
 
 _HEADS: Mapping[str, Builder] = MappingProxyType(
     {
-        **{codec.name: _plain(codec) for codec in (FLOAT32, FLOAT16, BFLOAT16, FLOAT64)},
+        **{codec.name: _without_parameter(codec) for codec in (FLOAT32, FLOAT16, BFLOAT16, FLOAT64)},
         "int8": _int8,
         "topk": _fraction(TopK),
         "randk": _fraction(RandomPart),
         "qsgd": _whole(qsgd),
-        "terngrad": _plain(terngrad()),
+        "terngrad": _without_parameter(terngrad()),
         "round": _fraction(rounded),
-        "sign": _plain(SIGN),
+        "sign": _without_parameter(SIGN),
         "eden": _eden,
-        "drive": _plain(DRIVE),
+        "drive": _without_parameter(DRIVE),
         "rotate+grid": _grid,
         "powersgd": _whole(PowerSGD),
         "diff_sparse_quant": _sparse_quant,

@@ -45,18 +45,18 @@ class TopK(KeepsFraction):
 
     def min_bytes(self, shape: Shape) -> int:
         """Heads, values, and one bit for each place."""
-        kept, blocks = self._kept(shape.length), _blocks(shape.length)
+        kept, blocks = self._kept_count(shape.length), _blocks(shape.length)
         return _HEAD.itemsize * blocks + _VALUE.itemsize * kept + (kept + 7) // 8
 
     def max_bytes(self, shape: Shape) -> int:
         """Heads, values, and 17 bits for each place, with each block's filling."""
-        kept, blocks = self._kept(shape.length), _blocks(shape.length)
+        kept, blocks = self._kept_count(shape.length), _blocks(shape.length)
         return _HEAD.itemsize * blocks + _VALUE.itemsize * kept + kept * 17 // 8 + 3 * blocks
 
     def encode(self, vector: npt.NDArray[Any], keys: Keys, shape: Shape, state: State) -> tuple[bytes, State]:
         """See Codec.encode."""
         values = as_float32(vector, shape)
-        places = largest(np.abs(values), self._kept(values.size))
+        places = largest(np.abs(values), self._kept_count(values.size))
         heads = np.zeros(_blocks(values.size), _HEAD)
         runs: list[bytes] = []
         edges = np.searchsorted(places, np.arange(len(heads) + 1, dtype=np.int64) * BLOCK)
@@ -97,13 +97,13 @@ class TopK(KeepsFraction):
     def _check(self, counts: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64], length: int) -> None:
         room = np.full(counts.size, BLOCK)
         room[-1] = length - BLOCK * (counts.size - 1)
-        if int(counts.sum()) != self._kept(length) or bool((counts > room).any()):
+        if int(counts.sum()) != self._kept_count(length) or bool((counts > room).any()):
             raise malformed(f"The blocks keep {int(counts.sum())} of {length} elements, or more than they have")
         most = [rice.most_bytes(int(count), _WIDTH) if count else 0 for count in counts]
         if bool((sizes > most).any()):
             raise malformed("A block declares more bytes than its places can take")
 
-    def _kept(self, length: int) -> int:
+    def _kept_count(self, length: int) -> int:
         return min(length, math.ceil(self.fraction * length))
 
 

@@ -51,8 +51,8 @@ class Batched:
     def __init__(self, setting: Setting) -> None:
         if setting.trainer != PLAN_TRAINER:
             raise ConfigurationError(
-                "The engine 'batched' maps the plan's own train graph over clients; a trainer of one's own has none.",
-                hint='Take engine="threads" or "processes".',
+                "The engine 'batched' maps the plan's own train graph over clients; your own trainer has none.",
+                hint='Use engine="threads" or "processes".',
                 code="batched_trainer",
             )
         # No round has more clients than its cohort, and lanes without a client cost what others cost.
@@ -84,7 +84,7 @@ class Batched:
 
     def _group(self, clients: Sequence[Client], weights: Tensors, assignment: Assignment) -> Iterator[Trained]:
         seats = [self._seat(client, weights, assignment) for client in clients]
-        loop = self._loaded([seat.begun.filled() for seat in seats])
+        loop = self._load_lanes([seat.begun.filled() for seat in seats])
         feeds = {info.name: np.zeros(info.shape, info.dtype) for info in loop.feeds}
         while True:
             active = np.zeros(self._lanes, np.float32)
@@ -112,7 +112,7 @@ class Batched:
         work = self._workplace.training(client.number, client.shard().train, client.state, weights, assignment)
         return _Seat(client, self._trainer.begin(work), step_feeds(work))
 
-    def _loaded(self, filled: Sequence[Mapping[str, NDArray[Any]]]) -> StepLoop:
+    def _load_lanes(self, filled: Sequence[Mapping[str, NDArray[Any]]]) -> StepLoop:
         """The step loop with these clients in its lanes; lanes without a client repeat the first and stay idle."""
         carried = frozenset(self._stage.carry.values())
         padded = [*filled, *[filled[0]] * (self._lanes - len(filled))]

@@ -40,9 +40,13 @@ class Engine(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """What an engine is made from. name: as the user wrote it. trainer: a value, or where a worker finds one
-    (``module:attribute``). workers: how many clients work at once; threads: of each. shares: the run's threads, one for
-    each worker.
+    """What an engine is made from.
+
+    name: as the user wrote it.
+    trainer: a value, or where a worker finds one (``module:attribute``).
+    workers: how many clients work at once.
+    threads: of each.
+    shares: the run's threads, one for each worker.
     """
 
     name: str

@@ -37,7 +37,7 @@ def perform(
     except Exception as error:  # of a trainer of the user's own, whose classes the other side need not have
         told = RemoteError(
             f"Client {number} failed in a worker: {type(error).__name__}: {error}",
-            hint="The traceback stands below; engine='threads' raises the error itself.",
+            hint="The traceback is below; engine='threads' raises the error itself.",
             code="worker_failed",
         )
         told.add_note("".join(traceback.format_exception(error)))

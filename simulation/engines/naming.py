@@ -17,7 +17,7 @@ def resolve_trainer(trainer: Trainer | str) -> Trainer:
     if not isinstance(trainer, str):
         if isinstance(trainer, type) or not (hasattr(trainer, "train") and hasattr(trainer, "evaluate")):
             raise ExperimentError(
-                f"A trainer has train(work) and evaluate(work); a {type(trainer).__name__} has not.",
+                f"A trainer needs train(work) and evaluate(work); a {type(trainer).__name__} lacks them.",
                 hint="Wrap a function: trainer=ExternalTrainer(fit). A class is given as an instance, or by its name.",
                 code="trainer_missing",
             )
@@ -26,9 +26,9 @@ def resolve_trainer(trainer: Trainer | str) -> Trainer:
     try:
         found = cast(Any, getattr(importlib.import_module(module), attribute, None) if colon else None)
     except ModuleNotFoundError as error:
-        raise _missing(trainer) from error
+        raise _trainer_missing(trainer) from error
     if found is None:
-        raise _missing(trainer)
+        raise _trainer_missing(trainer)
     made = found if hasattr(found, "train") and not isinstance(found, type) else found()
     return cast(Trainer, made)
 
@@ -38,14 +38,14 @@ def required_name(trainer: Trainer | str, engine: str) -> str:
     if isinstance(trainer, str):
         return trainer
     raise ConfigurationError(
-        f"The engine {engine!r} works in other processes, and this trainer is a value of this one.",
+        f"The engine {engine!r} works in other processes, and this trainer exists only in this one.",
         hint='Put it into a module and give its name: simulate(..., trainer="my_module:trainer"); or use '
         'engine="threads".',
         code="trainer_not_named",
     )
 
 
-def _missing(trainer: str) -> ExperimentError:
+def _trainer_missing(trainer: str) -> ExperimentError:
     return ExperimentError(
         f"There is no trainer {trainer[:100]!r}.",
         hint="Name it as module:attribute, where import finds the module.",

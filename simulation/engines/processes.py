@@ -101,7 +101,7 @@ class Processes:
         waiting: deque[Future[tuple[Json, str]]] = deque()
         taken: deque[str] = deque()
 
-        def take() -> Result:
+        def next_result() -> Result:
             answer, slot = waiting.popleft().result()
             taken.append(slot)
             if len(taken) > HELD:
@@ -113,9 +113,9 @@ class Processes:
             for client in clients:
                 waiting.append(self._pool.submit(self._job, kind, client, name, assignment))
                 if len(waiting) > self._waiting:
-                    yield take()
+                    yield next_result()
             while waiting:
-                yield take()
+                yield next_result()
         finally:
             for future in waiting:
                 if not future.cancel():
@@ -144,12 +144,12 @@ class Processes:
                 "assignment": assignment.to_json(),
                 "out": slot,
             }
-            return self._asked(job), slot
+            return self._ask_worker(job), slot
         except BaseException:
             self._slots.put(slot)
             raise
 
-    def _asked(self, job: Json) -> Json:
+    def _ask_worker(self, job: Json) -> Json:
         """A worker's answer. A job that is lost with its worker is asked of another one."""
         for _ in range(_ATTEMPTS):
             worker = self._idle.get()
@@ -164,7 +164,7 @@ class Processes:
                 self._idle.put(worker)
         raise RemoteError(
             f"{_ATTEMPTS} worker processes in a row ended while client {job['number']} was at work.",
-            hint="Their last words are on standard error. Often memory was short: take fewer workers.",
+            hint="Their last output is on standard error. Often memory ran out: use fewer workers.",
             code="worker_lost",
         )
 
@@ -224,7 +224,7 @@ class _Worker:
         except ValueError as error:
             raise RemoteError(
                 "A worker process ended before it could work.",
-                hint="Its last words are on standard error.",
+                hint="Its last output is on standard error.",
                 code="worker_lost",
             ) from error
 

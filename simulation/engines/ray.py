@@ -82,7 +82,7 @@ class RayCluster:
             asked = [actor.handle.ready.remote() for actor in self._actors]
             ready, late = self._ray.wait(asked, num_returns=len(asked), timeout=PATIENCE_S)
             if late:
-                raise self._busy(len(ready), len(asked))
+                raise self._cluster_busy(len(ready), len(asked))
             answers = cast(list[str], self._ray.get(ready))
         except self._broken() as error:
             raise RemoteError(
@@ -100,7 +100,7 @@ class RayCluster:
                     code="worker_failed",
                 ) from error
 
-    def _busy(self, ready: int, wanted: int) -> RemoteError:
+    def _cluster_busy(self, ready: int, wanted: int) -> RemoteError:
         total, free = (
             resources.get("CPU", 0) for resources in (self._ray.cluster_resources(), self._ray.available_resources())
         )
@@ -125,14 +125,14 @@ class RayCluster:
     ) -> Iterator[Result]:
         if self._weights[0] != assignment.base:
             # Once for all actors: Ray hands each of them a view of shared memory, or one copy on another machine.
-            with self._naming(f"the weights of round {assignment.round}"):
+            with self._translate_errors(f"the weights of round {assignment.round}"):
                 self._weights = (assignment.base, self._ray.put(np.frombuffer(encode_tensors(weights), np.uint8)))
         waiting: deque[tuple[_Actor, Any, int]] = deque()
 
-        def take() -> Result:
+        def next_result() -> Result:
             actor, reference, number = waiting.popleft()
             actor.jobs -= 1
-            with self._naming(f"client {number} of round {assignment.round}"):
+            with self._translate_errors(f"client {number} of round {assignment.round}"):
                 answer, data = cast(tuple[str, bytes], self._ray.get(reference))
             told = cast(Json, json.loads(answer))
             raise_told(told)
@@ -141,34 +141,34 @@ class RayCluster:
         try:
             for client in clients:
                 actor = min(self._actors, key=lambda one: one.jobs)
-                with self._naming(f"client {client.number} of round {assignment.round}"):
-                    waiting.append((actor, self._asked(actor, kind, client, assignment), client.number))
+                with self._translate_errors(f"client {client.number} of round {assignment.round}"):
+                    waiting.append((actor, self._submit(actor, kind, client, assignment), client.number))
                 actor.jobs += 1
                 if len(waiting) >= _AHEAD * len(self._actors):
-                    yield take()
+                    yield next_result()
             while waiting:
-                yield take()
+                yield next_result()
         finally:
             for actor, _, _ in waiting:
                 actor.jobs -= 1
 
     @contextmanager
-    def _naming(self, lost: str) -> Generator[None]:
+    def _translate_errors(self, lost: str) -> Generator[None]:
         """Say by name what Ray could not do, and what was lost with it."""
         try:
             self._cluster.require()
             yield
         except self._broken() as error:
-            hint = "Often memory was short: take fewer workers, or larger machines."
+            hint = "Often memory ran out: use fewer workers, or larger machines."
             if isinstance(error, ConnectionError):
-                hint = "The connection broke. A run with a folder goes on from its last round: resume=True."
+                hint = "The connection broke. A run with a folder can be continued from its last round: resume=True."
             raise RemoteError(
                 f"The Ray cluster {self._name!r} lost {lost}: {error}",
                 hint=hint,
                 code="worker_lost",
             ) from error
 
-    def _asked(self, actor: "_Actor", kind: Kind, client: Client, assignment: Assignment) -> Any:
+    def _submit(self, actor: "_Actor", kind: Kind, client: Client, assignment: Assignment) -> Any:
         rows: dict[str, NDArray[Any]] = {}
         source = client.source if self._cluster.here else None
         if source is None:

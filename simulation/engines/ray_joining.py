@@ -59,13 +59,16 @@ class Joined:
 
 
 def join(address: str, workers: int) -> Joined:
-    """Start or join a cluster. address: ``ray:local`` or ``ray://host:port``. workers: the CPUs of a cluster that is
-    started. A process that has joined one already, by Ray's own means, works there.
+    """Start or join a cluster.
+
+    address: ``ray:local`` or ``ray://host:port``.
+    workers: the CPUs of a cluster that is started. A process that has joined one already, by Ray's own means, works
+        there.
 
     Raises ConfigurationError: ``extra_missing``, ``unknown_engine`` for an address that is none; RemoteError
     (``ray_unreachable``), within seconds where nobody listens.
     """
-    place = None if address == LOCAL else _place(address)
+    place = None if address == LOCAL else _host_and_port(address)
     ray = _ray()
     if ray.is_initialized():
         return Joined(ray, address, here=False, begun=False, client=_is_client(ray))
@@ -101,11 +104,11 @@ def _start(ray: Any, workers: int) -> Joined:
 def _join(ray: Any, address: str, place: tuple[str, int]) -> Joined:
     if find_spec("grpc") is None:
         raise ConfigurationError(
-            "To join a Ray cluster takes gRPC, which is not installed.",
+            "Joining a Ray cluster needs gRPC, which is not installed.",
             hint="pip install 'coterie[ray]'",
             code="extra_missing",
         )
-    _knock(address, place)
+    _check_reachable(address, place)
     try:
         with warnings.catch_warnings():
             # Ray warns of what it then raises.
@@ -121,7 +124,7 @@ def _join(ray: Any, address: str, place: tuple[str, int]) -> Joined:
     return Joined(ray, address, here=False, begun=True, client=True)
 
 
-def _knock(address: str, place: tuple[str, int]) -> None:
+def _check_reachable(address: str, place: tuple[str, int]) -> None:
     """Find out in a moment whether anybody is there: Ray itself asks for half a minute."""
     try:
         with closing(socket.create_connection(place, _KNOCK_S)):
@@ -134,7 +137,7 @@ def _knock(address: str, place: tuple[str, int]) -> None:
         ) from error
 
 
-def _place(address: str) -> tuple[str, int]:
+def _host_and_port(address: str) -> tuple[str, int]:
     try:
         parts = urlsplit(address)
         host, port = parts.hostname, parts.port

@@ -34,7 +34,11 @@ class Remote:
         return json.dumps({} if self._problem is None else error_answer(self._problem))
 
     def perform(self, job: str, weights: NDArray[np.uint8], rows: bytes, state: bytes) -> tuple[str, bytes]:
-        """Do one job. job: JSON; weights, rows, state: tensor files. The answer as JSON, and a tensor file."""
+        """Do one job.
+
+        job: JSON.
+        weights, rows, state: tensor files. The answer as JSON, and a tensor file.
+        """
         asked = json.loads(job)
         assignment = Assignment(**asked["assignment"])
         if self._weights[0] != assignment.base:

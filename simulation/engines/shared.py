@@ -37,7 +37,8 @@ def write(path: Path, tensors: Mapping[str, NDArray[Any]]) -> None:
     except OSError as error:
         raise StorageError(
             f"Cannot write to the memory that processes share, {path}: {error.strerror}.",
-            hint="Containers have little of it: start this one with more (--shm-size), or take engine='threads'.",
+            hint="Containers have little shared memory: start this one with more (--shm-size), or use "
+            "engine='threads'.",
         ) from error
 
 

@@ -19,8 +19,8 @@ class Noise:
     """Feature shift: Gaussian noise whose variance grows from client to client, for the k-th of n clients
     ``variance * (k + 1) / n``.
 
-    That is the noise-based feature imbalance of Li et al. (2022, NIID-Bench). feature: the array's name. Whole numbers
-    are rounded and kept within what their type holds.
+    That is the noise-based feature imbalance of Li et al. (2022, NIID-Bench).
+    feature: the array's name. Whole numbers are rounded and kept within what their type holds.
     """
 
     feature: str
@@ -40,7 +40,7 @@ class Noise:
         require(array.dtype.kind in "iuf", f"{self.feature!r} must hold real numbers to be noised, not {array.dtype}")
         deviation = float(np.sqrt(self.variance * (client + 1) / clients))
         noisy = array + _stream(self.seed, "noise", client).normal(0.0, deviation, array.shape)
-        return {**rows, self.feature: _as(noisy, array.dtype)}
+        return {**rows, self.feature: _cast(noisy, array.dtype)}
 
     def to_json(self) -> dict[str, Any]:
         """``{"change": "noise", …}``"""
@@ -52,7 +52,8 @@ class Turns:
     """Feature shift: the k-th client's images are turned by ``k mod turns`` quarter turns, counter-clockwise.
 
     That is rotated MNIST as Ghosh et al. (2020, IFCA) cluster it: with 2, half of the clients see digits on their
-    heads; with 4, there are four groups. feature: images ``[rows, height, width, …]``, square for odd turns.
+    heads; with 4, there are four groups.
+    feature: images ``[rows, height, width, …]``, square for odd turns.
     """
 
     feature: str
@@ -79,8 +80,9 @@ class Turns:
 class LabelNoise:
     """Wrong labels: each label of a client is, at the client's rate, replaced by another class, all alike likely.
 
-    Rates rise evenly from ``low`` at the first client to ``high`` at the last. label: the array's name; classes: how
-    many there are, 0 .. classes-1.
+    Rates rise evenly from ``low`` at the first client to ``high`` at the last.
+    label: the array's name.
+    classes: how many there are, 0 .. classes-1.
     """
 
     label: str
@@ -119,7 +121,7 @@ def known_change(told: Mapping[str, Any]) -> Change:
     """The change that `to_json` told of. Raises ConfigurationError (``partition_invalid``) for anybody else's."""
     kinds: Mapping[str, Callable[..., Change]] = {"noise": Noise, "turns": Turns, "label_noise": LabelNoise}
     name = str(told.get("change"))
-    require(name in kinds, f"the partition has the change {name!r}, which is none of {', '.join(kinds)}")
+    require(name in kinds, f"the partition has the change {name!r}, which is not one of {', '.join(kinds)}")
     try:
         return kinds[name](**{key: value for key, value in told.items() if key != "change"})
     except TypeError as error:
@@ -135,7 +137,7 @@ def _stream(seed: int, what: str, client: int) -> np.random.Generator:
     return np.random.Generator(np.random.PCG64(int(sha256_hex(f"{seed}/{what}/{client}".encode()), 16)))
 
 
-def _as(values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
+def _cast(values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
     if dtype.kind not in "iu":
         return values.astype(dtype)
     bounds = np.iinfo(dtype)

@@ -66,18 +66,18 @@ def whole(value: object, what: str) -> int:
     Raises ConfigurationError (``partition_invalid``) for anything else, fractions and truth values among them.
     """
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
-        raise refuse(f"{what} must be a whole number, not {_shown(value)}")
+        raise refuse(f"{what} must be a whole number, not {_format_value(value)}")
     return int(cast(int, value))
 
 
 def real(value: object, what: str) -> float:
     """A number, also one of NumPy's. Raises ConfigurationError (``partition_invalid``) for anything else."""
     if not is_number(value):
-        raise refuse(f"{what} must be a number, not {_shown(value)}")
+        raise refuse(f"{what} must be a number, not {_format_value(value)}")
     return float(cast(float, value))
 
 
-def _shown(value: object) -> str:
+def _format_value(value: object) -> str:
     return f"{' '.join(str(value).split())[:40]!r} ({type(value).__name__})"
 
 
@@ -115,6 +115,6 @@ def too_few(what: str) -> ConfigurationError:
     """The refusal of a partition that would leave a client without rows."""
     return ConfigurationError(
         what,
-        hint="Take fewer clients, ask for a minimum number of rows, or for less skew.",
+        hint="Use fewer clients, ask for a minimum number of rows, or for less skew.",
         code="partition_empty",
     )

@@ -24,8 +24,12 @@ _WIDTH, _HEIGHT, _LEFT, _TOP, _LEGEND = 760, 300, 60, 46, 130
 
 @dataclass(frozen=True, kw_only=True)
 class Picture:
-    """What a picture shows of a partition. method, parameters: the partitioner, and what it was given. skew: how much
-    the clients' labels differ. classes: of the labels; none where these are unknown. sizes: rows of each client.
+    """What a picture shows of a partition.
+
+    method, parameters: the partitioner, and what it was given.
+    skew: how much the clients' labels differ.
+    classes: of the labels; none where these are unknown.
+    sizes: rows of each client.
     counts: rows by client and class.
     """
 
@@ -112,7 +116,7 @@ def draw(picture: Picture, path: Path) -> Path:
         from matplotlib.ticker import MaxNLocator
     except ImportError as error:
         raise ConfigurationError(
-            f"Drawing {path.name} needs matplotlib, which the plain install leaves out.",
+            f"Drawing {path.name} needs matplotlib, which is not installed.",
             hint='Run: pip install "coterie[plot]", or name a file that ends in .svg.',
             code="extra_missing",
         ) from error

@@ -23,7 +23,8 @@ def periods(times: NDArray[Any], clients: int) -> Partition:
     """Clients are periods of time: rows in the order of their times, cut into parts whose sizes differ by at most one.
 
     times: one per row, anything that sorts. Guarantee: no row of a client is older than a row of the client before it;
-    rows of one instant keep their order. The clients in their order are the past to train on and the future to test on.
+        rows of one instant keep their order. The clients in their order are the past to train on and the future to test
+        on.
     Raises ConfigurationError (``partition_empty``).
     """
     values = column(times, "times")
@@ -50,7 +51,7 @@ def continuous(values: NDArray[Any], clients: int, *, strictness: float, seed: i
     require(0 <= strictness <= 1, f"strictness must be in 0..1, not {strictness}")
     with np.errstate(over="ignore", invalid="ignore"):
         deviation = float(found.std()) or 1.0
-    require(bool(np.isfinite(deviation)), "the values of the column lie farther apart than numbers can hold")
+    require(bool(np.isfinite(deviation)), "the values of the column span a wider range than floats can represent")
     noise = stream(seed).standard_normal(len(found))
     keys = strictness * (found - found.mean()) / deviation + (1 - strictness) * noise
     parts = np.array_split(np.argsort(keys, kind="stable"), clients)

@@ -22,21 +22,24 @@ def dirichlet(
     That is the convention of Yurochkin et al. (2019, "Bayesian nonparametric federated learning of neural networks")
     and Li et al. (2022, NIID-Bench, "distribution-based label imbalance"): proportions per class over clients, so
     clients differ in size as well as in labels. Hsu et al. (2019) draw class proportions per client instead
-    (`dirichlet_clients`). alpha: small is skewed, large is even.
+    (`dirichlet_clients`).
+    alpha: small is skewed, large is even.
 
-    labels: one per row, any values. minimum: rows that every client has at least. shortage: how that is reached.
-    ``fill``: clients below it are given rows of the largest ones at the end, which changes the draw as little as can
-    be, and never fails; ``redraw``: everything is drawn again until it fits, as NIID-Bench does with a minimum of 10.
+    labels: one per row, any values.
+    minimum: rows that every client has at least.
+    shortage: how that is reached. ``fill``: clients below it are given rows of the largest ones at the end, which
+        changes the draw as little as can be, and never fails; ``redraw``: everything is drawn again until it fits, as
+        NIID-Bench does with a minimum of 10.
     Raises ConfigurationError (``partition_invalid``, ``partition_empty``) for an alpha that is not positive and finite,
     fewer than ``clients * minimum`` rows, or no fit in 1000 draws.
     """
     values = column(labels, "labels")
     check(len(values), clients, minimum)
-    alpha = _checked(alpha)
+    alpha = _checked_alpha(alpha)
     require(shortage in get_args(Shortage), f"shortage must be fill or redraw, not {shortage!r}")
     generator = stream(seed)
     for _ in range(MOST_DRAWS):
-        parts = _drawn(values, clients, alpha, generator)
+        parts = _draw_parts(values, clients, alpha, generator)
         if shortage == "fill":
             fill(parts, minimum)
         if min(map(len, parts)) >= minimum:
@@ -46,7 +49,7 @@ def dirichlet(
             )  # fmt: skip
     raise refuse(
         f"{MOST_DRAWS} draws with alpha {alpha} left some client with fewer than {minimum} rows",
-        hint='Take a larger alpha, fewer clients, or shortage="fill".',
+        hint='Use a larger alpha, fewer clients, or shortage="fill".',
     )
 
 
@@ -66,7 +69,7 @@ def dirichlet_clients(
     """
     values = column(labels, "labels")
     check(len(values), clients)
-    alpha = _checked(alpha)
+    alpha = _checked_alpha(alpha)
     given = cast(object, [len(part) for part in np.array_split(values, clients)] if sizes is None else sizes)
     require(isinstance(given, Sequence | np.ndarray), f"sizes must be one for each of the {clients} clients")
     wanted = [whole(size, "a client's size") for size in cast(Sequence[object], given)]
@@ -145,7 +148,7 @@ def pathological(labels: NDArray[Any], clients: int, *, classes: int, seed: int)
     return Partition.of("pathological", len(values), parts, labels=values, seed=seed, classes=classes)
 
 
-def _drawn(values: NDArray[Any], clients: int, alpha: float, generator: np.random.Generator) -> list[list[int]]:
+def _draw_parts(values: NDArray[Any], clients: int, alpha: float, generator: np.random.Generator) -> list[list[int]]:
     parts: list[list[int]] = [[] for _ in range(clients)]
     for value in np.unique(values):
         rows = generator.permutation(np.flatnonzero(values == value))
@@ -162,11 +165,11 @@ def _shares(
     """Draws from a Dirichlet distribution; refused where their sums overflow, since what is left then is no share."""
     shares = generator.dirichlet(concentration, size)
     fair = bool((np.abs(shares.sum(axis=-1) - 1) < 1e-6).all())
-    require(fair, f"an alpha of {alpha} goes beyond what numbers can hold")
+    require(fair, f"an alpha of {alpha} is beyond the range of floats")
     return shares
 
 
-def _checked(alpha: object) -> float:
+def _checked_alpha(alpha: object) -> float:
     number = real(alpha, "alpha")
     require(bool(np.isfinite(number) and number > 0), f"alpha must be positive and finite, got {number}")
     return number

@@ -13,7 +13,8 @@ def natural(owners: NDArray[Any], *, minimum: int = 1) -> Partition:
     """One client for each distinct owner (a writer, a speaker, a hospital), in the order of their sorted names.
 
     owners: one per row. Owners with fewer than ``minimum`` rows are left out, with their rows; the manifest counts
-    them. Raises ConfigurationError (``partition_empty``) when nobody is left.
+        them.
+    Raises ConfigurationError (``partition_empty``) when nobody is left.
     """
     require(whole(minimum, "minimum") >= 1, f"minimum must be at least 1, not {minimum}")
     names, places = np.unique(column(owners, "owners"), return_inverse=True)

@@ -30,7 +30,8 @@ def quantity(
     exponential: to ``exp(strength * k)``; lognormal: drawn with sigma ``strength``; dirichlet: drawn from
     Dirichlet(strength, …), the quantity skew of Li et al. (2022, NIID-Bench).
     minimum: rows that every client has at least, taken from the largest; None for none, and then a law that leaves a
-    client empty is refused. Raises ConfigurationError (``partition_empty``, ``partition_invalid``).
+        client empty is refused.
+    Raises ConfigurationError (``partition_empty``, ``partition_invalid``).
     """
     least = 0 if minimum is None else whole(minimum, "minimum")
     check(count, clients, least or 1)
@@ -41,7 +42,7 @@ def quantity(
     with np.errstate(over="ignore"):
         shares = _LAWS[law](clients, strength, draw)
         everything = float(shares.sum())
-    require(np.isfinite(everything) and everything > 0, f"a strength of {strength} goes beyond what numbers can hold")
+    require(np.isfinite(everything) and everything > 0, f"a strength of {strength} is beyond the range of floats")
     cuts = np.round(np.cumsum(shares / everything)[:-1] * count).astype(np.int64)
     parts = [part.tolist() for part in np.split(draw.permutation(count), cuts)]
     fill(parts, least)

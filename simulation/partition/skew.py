@@ -15,8 +15,9 @@ class Skew:
     """Skew of labels and of sizes; labels that are unknown give zeros.
 
     emd: for each client, ``sum_c |p_k(c) - p(c)|`` between its class shares and those of all clients together, 0..2,
-    called earth mover's distance by Zhao et al. (2018, "Federated learning with non-iid data"). js: the Jensen-Shannon
-    divergence of the same two, in bits, 0..1. size_deviation: standard deviation of the sizes over their mean.
+        called earth mover's distance by Zhao et al. (2018, "Federated learning with non-iid data").
+    js: the Jensen-Shannon divergence of the same two, in bits, 0..1.
+    size_deviation: standard deviation of the sizes over their mean.
     mean_emd, mean_js: weighted by the clients' sizes.
     """
 

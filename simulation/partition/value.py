@@ -31,9 +31,11 @@ MOST_CLASSES = 1000
 class Partition(Sequence[Rows]):
     """Row indices of each client, rising, as a sequence; made by a partitioner.
 
-    method, seed, parameters: which, and with what. total: rows of the data set. labels: of every row where they are
-    known; they are counted in the manifest. names: of the clients, where the data names them. changes: what `split`
-    does to the clients' rows.
+    method, seed, parameters: which, and with what.
+    total: rows of the data set.
+    labels: of every row where they are known; they are counted in the manifest.
+    names: of the clients, where the data names them.
+    changes: what `split` does to the clients' rows.
     Raises ConfigurationError: ``partition_empty`` for a client without rows, ``partition_invalid`` for a row that two
     clients have or that there is not.
     """
@@ -54,7 +56,7 @@ class Partition(Sequence[Rows]):
             raise too_few(f"{who}, and {self.method} was asked for clients that have some.")
         taken = np.concatenate(self.rows)
         require(bool(((taken >= 0) & (taken < self.total)).all()), f"a row lies outside 0..{self.total - 1}")
-        require(len(np.unique(taken)) == len(taken), "a row is dealt out twice")
+        require(len(np.unique(taken)) == len(taken), "a row is assigned twice")
         require(
             self.labels is None or len(self.labels) == self.total,
             f"there must be a label for each of the {self.total} rows",
@@ -82,7 +84,7 @@ class Partition(Sequence[Rows]):
             total=count,
             rows=rows,
             seed=None if seed is None else int(seed),
-            parameters=_plain(parameters),
+            parameters=_python_numbers(parameters),
             labels=labels,
             names=names,
         )
@@ -116,16 +118,16 @@ class Partition(Sequence[Rows]):
     @cached_property
     def classes(self) -> tuple[str, ...]:
         """The labels' values, sorted; none where labels are unknown or more than a thousand."""
-        return tuple(str(value) for value in self._found[0])
+        return tuple(str(value) for value in self._classes_of_rows[0])
 
     @cached_property
     def counts(self) -> NDArray[np.int64]:
         """Rows of each class at each client, ``[clients, classes]``, as dealt out: wrong labels come later."""
-        places, number = self._found[1], len(self._found[0])
+        places, number = self._classes_of_rows[1], len(self._classes_of_rows[0])
         return np.array([np.bincount(places[rows], minlength=number)[:number] for rows in self.rows], np.int64)
 
     @cached_property
-    def _found(self) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    def _classes_of_rows(self) -> tuple[NDArray[Any], NDArray[np.int64]]:
         nothing = np.zeros(self.total, np.int64)
         if self.labels is None:
             return np.zeros(0), nothing
@@ -160,7 +162,7 @@ class Partition(Sequence[Rows]):
             "classes": list(self.classes),
             "counts": self.counts.tolist() if self.classes else [],
             "skew": self.skew.to_json(),
-            "changes": [_plain(change.to_json()) for change in self.changes],
+            "changes": [_python_numbers(change.to_json()) for change in self.changes],
             "sha256": self.sha256,
         }
 
@@ -181,7 +183,7 @@ class Partition(Sequence[Rows]):
         Raises ConfigurationError (``extra_missing``) without it, ``partition_invalid`` for an ending that says nothing.
         """
         place = Path(path)
-        require(place.suffix.lower() in ENDINGS, f"the ending of {str(path)!r} is none of {', '.join(ENDINGS)}")
+        require(place.suffix.lower() in ENDINGS, f"the extension of {str(path)!r} must be one of {', '.join(ENDINGS)}")
         return draw(self._picture(), place)
 
     def _picture(self) -> Picture:
@@ -203,7 +205,7 @@ class Partition(Sequence[Rows]):
             form, changes = str(told["format"]), [dict(change) for change in told.get("changes", ())]
         if form != FORMAT:
             raise refuse(
-                f"the partition in {place} is of the form {form[:40]!r}, and this version of coterie reads {FORMAT!r}",
+                f"the partition in {place} has the format {form[:40]!r}; this version of coterie reads {FORMAT!r}",
                 hint="Update coterie, or make the partition again from its seed.",
             )
         with _reading(place):
@@ -234,7 +236,7 @@ def rows_of(arrays: Arrays, parts: Sequence[Rows], client: int) -> dict[str, NDA
     """
     if not isinstance(cast(object, arrays), Mapping):
         raise refuse(
-            f"what is divided must be arrays by name, not a {type(arrays).__name__}", hint='Write {"x": x, "y": y}.'
+            f"the data to divide must be arrays by name, not a {type(arrays).__name__}", hint='Write {"x": x, "y": y}.'
         )
     given = {name: np.asarray(array) for name, array in arrays.items()}
     for name, array in given.items():
@@ -254,7 +256,7 @@ def rows_of(arrays: Arrays, parts: Sequence[Rows], client: int) -> dict[str, NDA
     return CheckedRows(rows, arrays.schema) if isinstance(arrays, CheckedRows) else rows
 
 
-def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
+def _python_numbers(values: Mapping[str, Any]) -> dict[str, Any]:
     """The same with Python's numbers for NumPy's, which JSON does not know."""
     return {name: value.item() if isinstance(value, np.generic) else value for name, value in values.items()}
 

@@ -25,7 +25,7 @@
     ├── RemoteError                 theirs: what the other side answered
     │   └── Unreachable             the other side did not answer at all
     ├── PolicyRefused               the device's own policy says no to a task
-    ├── SecureAggregationRefused    another party of secure aggregation does not keep to the protocol
+    ├── SecureAggregationRefused    another party of secure aggregation violates the protocol
     ├── StorageError                the disk is full, or a file cannot be read or written
     ├── ProviderFailed              an execution provider failed in a run
     └── InternalError               ours: a bug in coterie; please report it
@@ -230,7 +230,7 @@ class PolicyRefused(CoterieError):
 
 
 class SecureAggregationRefused(CoterieError):
-    """A message of secure aggregation does not keep to the protocol, so this attempt is over for whoever reads it."""
+    """A message of secure aggregation violates the protocol, so this attempt is over for whoever reads it."""
 
     code = "secagg_refused"
     status = 422

@@ -20,7 +20,7 @@ from coterie.aggregation.analytics import (
     mean,
     quantiles,
 )
-from coterie.aggregation.analytics.rule import TALLY, TOLD, method
+from coterie.aggregation.analytics.rule import SETTINGS, TALLY, method
 from coterie.aggregation.methods import METHODS, algorithm
 from coterie.compute.array import Array
 from coterie.compute.optim import adam
@@ -83,7 +83,7 @@ def direct(query: Query[Any], *answers: NDArray[np.float32]) -> Any:
     part, rule = method(query.rule), query.rule
     layout = Layout.of(
         {"total/high": (rule.size,), "total/low": (rule.size,)}
-        | {TOLD + name: value.shape for name, value in rule.told.items()}
+        | {SETTINGS + name: value.shape for name, value in rule.settings.items()}
     )
     state = part.server.init(layout)
     from coterie.aggregation.horizontal.algorithm import Aggregates
@@ -91,8 +91,8 @@ def direct(query: Query[Any], *answers: NDArray[np.float32]) -> Any:
     for number in range(rule.rounds):
         values = answers[min(number, len(answers) - 1)]
         version = layout.unflatten(state["version"].astype(np.float32))
-        told = {name: Array(version[TOLD + name]) for name in rule.told}
-        added = np.asarray(rule.contribute(Array(values[:, np.newaxis]), told)).astype(np.float64).sum(axis=0)
+        settings = {name: Array(version[SETTINGS + name]) for name in rule.settings}
+        added = np.asarray(rule.contribute(Array(values[:, np.newaxis]), settings)).astype(np.float64).sum(axis=0)
         placed = np.concatenate([added, np.zeros(layout.size - rule.size)])
         step, state = part.server.apply(Aggregates(sections={TALLY: placed}, clients=1, weight=1.0), state, _never)
         assert (layout.flatten(version) + step).astype(np.float32).tolist() == state["version"].tolist()

@@ -74,7 +74,7 @@ def test_an_unknown_attack_is_refused() -> None:
     with pytest.raises(errors.InputError, match="no attack 'moon'") as caught:
         attack("moon")
     assert caught.value.reason == "unknown_attack" and "opt_alie" in str(caught.value.hint)
-    with pytest.raises(errors.InputError, match="against a rule") as caught:
+    with pytest.raises(errors.InputError, match="against a reducer") as caught:
         attack("opt_alie")
     assert caught.value.reason == "attack_needs_rule"
 
@@ -147,7 +147,7 @@ def test_what_rounding_moves_is_no_gain() -> None:
     [{"steps": ()}, {"steps": (1.0, 0.0)}, {"evaluations": 0}, {"start": np.inf}, {"ratio": 1.0}, {"ratio": np.nan}],
 )
 def test_what_is_no_search_is_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(errors.ArgumentValueError, match="is no search"):
+    with pytest.raises(errors.ArgumentValueError, match="is not a valid search"):
         LineSearch(**wrong)
 
 

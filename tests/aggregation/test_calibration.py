@@ -108,7 +108,7 @@ def test_a_server_rebuilds_a_calibration_from_its_numbers(model: bytes) -> None:
 
 def test_what_is_no_answer_and_what_does_not_fit_is_refused(model: bytes) -> None:
     calibration = Calibration(model, SCHEMA)
-    with pytest.raises(errors.InputError, match="no answer to a calibration") as caught:
+    with pytest.raises(errors.InputError, match="not the result of a calibration") as caught:
         calibration.answer({"x": np.zeros(1, np.float32)})
     assert caught.value.reason == "query_mismatch"
     begun = calibration.ask(clients=2, secure_aggregation=False).algorithm.client.initial(lambda seed: {})

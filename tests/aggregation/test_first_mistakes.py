@@ -60,7 +60,7 @@ def test_a_codec_that_is_no_name_is_refused(make_experiment: Any, codec: Any) ->
 
 def test_a_scheduled_number_that_float32_does_not_hold_is_refused(make_experiment: Any) -> None:
     policy = RoundPolicy(rounds=2, cohort=2, hyper_schedule={"lr": (0.1, 1e39)})
-    with pytest.raises(errors.ExperimentError, match="that no float32 holds"):
+    with pytest.raises(errors.ExperimentError, match="does not fit float32"):
         make_experiment(rounds=policy)
 
 

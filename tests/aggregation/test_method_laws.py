@@ -336,8 +336,8 @@ REFUSED: Mapping[str, tuple[dict[str, Any], str]] = {
         {"algorithm": QFedAvg(), "rounds": RoundPolicy(rounds=2, cohort=2, hyper_schedule={"lr": (0.1, 0.0)})},
         "above 0 in every round",
     ),
-    "ifca with momentum": ({"algorithm": IFCA(2), "server_optimizer": server_sgd(1, 0.9)}, "that nobody chose"),
-    "ifca with Adam": ({"algorithm": IFCA(2), "server_optimizer": server_adam()}, "that nobody chose"),
+    "ifca with momentum": ({"algorithm": IFCA(2), "server_optimizer": server_sgd(1, 0.9)}, "that no client chose"),
+    "ifca with Adam": ({"algorithm": IFCA(2), "server_optimizer": server_adam()}, "that no client chose"),
     "scaffold in a buffer": ({"algorithm": Scaffold(4), "rounds": BUFFERED}, "one version"),
     "feddyn in a buffer": ({"algorithm": FedDyn(4), "rounds": BUFFERED}, "one version"),
     "scaffold of fewer clients than a round needs": (

@@ -21,7 +21,7 @@ from coterie.aggregation.analytics.bound import SAID, Terms
 from coterie.aggregation.analytics.bracket import WRONG, bracket, sureness
 from coterie.aggregation.analytics.noise import FALSE
 from coterie.aggregation.analytics.places import places, smallest_block
-from coterie.aggregation.analytics.rule import SUM, TOLD, Rule, method, shapes_of
+from coterie.aggregation.analytics.rule import SETTINGS, SUM, Rule, method, shapes_of
 from coterie.aggregation.experiment import Experiment
 from coterie.aggregation.horizontal.algorithm import Aggregates, Finish
 from coterie.aggregation.methods import algorithm
@@ -112,7 +112,7 @@ def answered(query: Query[Any], asked: Experiment, values: Sequence[NDArray[Any]
     state = server.init(layout)
     for number in range(1, rule.rounds + 1):
         version = layout.unflatten(state["version"].astype(np.float32))
-        told = {name: version[TOLD + name] for name in rule.told}
+        told = {name: version[SETTINGS + name] for name in rule.settings}
         terms = CentralNoise(
             privacy=asked.privacy,  # pyright: ignore[reportArgumentType]
             round=number,
@@ -157,7 +157,7 @@ def test_no_client_sends_more_than_the_clip(name: str, rows: int, extreme: float
     rule = query.noised(Terms(clip=100.0, noise=1.0, elements=elements))
     draw = np.random.Generator(np.random.PCG64(seed))
     values = draw.uniform(-50, 300, (rows, elements)) if extreme is None else np.full((rows, elements), extreme)
-    vector = sent(rule, rule.told, values.astype(np.float32))
+    vector = sent(rule, rule.settings, values.astype(np.float32))
     norm = float(np.linalg.norm(vector))
     assert norm <= 100 * (1 + 1e-6)
     if rows <= 100:
@@ -435,11 +435,11 @@ def test_sums_lie_in_places_of_their_own_in_large_blocks(sums: int, more: int) -
 
 REFUSED: Mapping[str, tuple[Any, str]] = {
     "rows": (ExampleLevel(clip=1.0, delta=1e-6, epsilon=1.0), "not by ExampleLevel: it hides a row"),
-    "correlated": (PRIVACY.but(mechanism="blt", min_separation=2), "mechanism='blt': rounds ask different"),
+    "correlated": (PRIVACY.but(mechanism="blt", min_separation=2), "mechanism='blt': its noise is correlated"),
     "adaptive": (PRIVACY.but(adaptive=AdaptiveClip()), "adaptive: the clip says how many rows"),
     "signs": (LocalLevel(mechanism="sign_ds", epsilon=8.0), "mechanism='sign_ds': it sends signs"),
     "one sign": (LocalLevel(mechanism="randomised_response", epsilon=8.0), "mechanism='randomised_response'"),
-    "no level": ("user", "'user', which is no level of privacy"),
+    "no level": ("user", "'user', which is not a level of privacy"),
 }
 
 
@@ -466,7 +466,7 @@ def test_what_noise_hides_is_not_divided_by() -> None:
     rows = sum(len(part["age"]) for part in PARTS)
     assert foreseen(asked).needed > rows and f"{foreseen(asked).needed:,.0f} rows" in foreseen(asked).sentence
     run = simulate_full(asked, PARTS)
-    with pytest.raises(errors.ExperimentError, match="give or take .* for noise") as caught:
+    with pytest.raises(errors.ExperimentError, match="noise has a standard deviation of") as caught:
         query.answer(run.weights)
     assert caught.value.reason == "query_unanswered"
 
@@ -474,7 +474,7 @@ def test_what_noise_hides_is_not_divided_by() -> None:
 @pytest.mark.parametrize("query", [count("age"), mean("age", low=0, high=120), histogram("age", low=0, high=120)])
 def test_a_question_that_noise_leaves_no_answer_to_is_refused_before_it_is_paid_for(query: Query[Any]) -> None:
     hopeless = PRIVACY.but(noise_multiplier=2.0)
-    with pytest.raises(errors.ExperimentError, match="1,164 rows at most") as caught:
+    with pytest.raises(errors.ExperimentError, match="at most 1,164 rows") as caught:
         ask(query, SCHEMA, clients=CLIENTS, privacy=hopeless)
     assert caught.value.reason == "query_hopeless"
     assert ask(query, SCHEMA, clients=2 * CLIENTS, privacy=hopeless)
@@ -496,7 +496,7 @@ def test_a_version_that_says_nonsense_of_its_noise_is_no_answer() -> None:
     odd = (np.ones(2), np.ones((3, 1)), np.full(3, np.nan), np.full(3, np.inf))
     for nonsense in (*map(np.array, three), *odd):
         with pytest.raises(errors.InputError) as caught:
-            query.answer({**version, TOLD + "noise": nonsense.astype(np.float32)})
+            query.answer({**version, SETTINGS + "noise": nonsense.astype(np.float32)})
         assert caught.value.reason == "query_mismatch"
     with pytest.raises(errors.InputError, match="the query mean has"):
         mean("age", low=0, high=120).answer(version)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from coterie import errors
-from coterie.aggregation.analytics.rule import HIGH, LOW, TOLD, method
+from coterie.aggregation.analytics.rule import HIGH, LOW, SETTINGS, method
 from coterie.aggregation.compiling.compile import compile_plan
 from coterie.aggregation.experiment import Experiment
 from coterie.aggregation.horizontal.algorithm import Aggregates
@@ -192,7 +192,8 @@ def direct(survey: Survey, rows: Rows) -> Prepared:
     rule = survey.rule()
     part = method(rule)
     layout = Layout.of(
-        {HIGH: (rule.size,), LOW: (rule.size,)} | {TOLD + name: value.shape for name, value in rule.told.items()}
+        {HIGH: (rule.size,), LOW: (rule.size,)}
+        | {SETTINGS + name: value.shape for name, value in rule.settings.items()}
     )
     blind = algorithm(rule.name, rule.parameters).server  # as a server has it: without the declared texts
     weights = layout.flatten(
@@ -201,7 +202,7 @@ def direct(survey: Survey, rows: Rows) -> Prepared:
     state = blind.init(layout)
     for _ in range(rule.rounds):
         version = layout.unflatten(weights)
-        told = {name: version[TOLD + name] for name in rule.told}
+        told = {name: version[SETTINGS + name] for name in rule.settings}
         placed = np.zeros(layout.size)
         placed[: rule.size] = reference(rule, told, survey.draft, rows, survey.seed)
         step, state = blind.apply(Aggregates(sections={"tally": placed}, clients=1, weight=1.0), state, lambda d: d)
@@ -259,7 +260,7 @@ def test_the_graphs_add_what_counting_adds() -> None:
     rule, rows = survey.rule(), dict(CLIENTS[0])
     rows["city"] = rows["city"].astype(object)
     rows["city"][:3] = ("", "x" * 64, "Bonn\N{LATIN SMALL LETTER E WITH ACUTE}")
-    told: dict[str, Any] = dict(rule.told)
+    told: dict[str, Any] = dict(rule.settings)
     total = np.zeros(0)
     texts = [as_bytes([str(t) for t in rows[p.column or p.name]], LONGEST) for p in DRAFT.categories]
     stacked = Array(np.stack(texts, axis=1).astype(np.float32))
@@ -367,7 +368,7 @@ def test_a_clip_is_fewer_rows_where_texts_are_spelled_out() -> None:
     """What docs/data.md says a clip is worth: the bits of a text that is to be found weigh more than its row."""
     cities = Draft((Category("city"),), label=Label(name="y", low=0, high=1))
     rule = Survey(cities).rule()
-    told: Any = dict(rule.told)
+    told: Any = dict(rule.settings)
     norms: list[float] = []
     for number in range(1, rule.rounds + 1):
         total = reference(rule, told, cities, CLIENTS[0])
@@ -436,7 +437,7 @@ def test_sums_stay_exact_for_a_thousand_clients() -> None:
         (lambda: Category("x", among=("\ud800",)), "texts of 1 to 63 bytes"),
         (lambda: Category("x", among=("a", "a")), "names a text twice"),
         (lambda: Draft(("age",), label=Label(name="y")), "features must be a tuple"),  # pyright: ignore[reportArgumentType]
-        (lambda: Draft((Number("age"), Category("age")), label=Label(name="y")), "names of their own"),
+        (lambda: Draft((Number("age"), Category("age")), label=Label(name="y")), "distinct names"),
         (lambda: Draft((Number("age"),), label=Number("y")), "the label must be"),  # pyright: ignore[reportArgumentType]
     ],
 )
@@ -463,7 +464,7 @@ def test_impossible_surveys_are_refused_and_other_versions_are_no_answer() -> No
     for changes, words in impossible:
         with pytest.raises(errors.ExperimentError, match=words):
             Survey(**{**usual, **changes})
-    with pytest.raises(errors.InputError, match="no answer to this survey") as caught:
+    with pytest.raises(errors.InputError, match="not the result of this survey") as caught:
         Survey(DRAFT).answer({"x": np.zeros(3, np.float32)})
     assert caught.value.reason == "query_mismatch"
 
@@ -482,7 +483,7 @@ def test_what_stands_in_a_few_rows_is_not_spelled_out() -> None:
         graph_free(Category("who"), patients[:40])
     assert graph_free(Category("who", among=("none", "patient 7")), patients).categories[0].counts["patient 7"] == 1
     rule = Survey(Draft((Category("who"),), label=Label(name="y"))).rule()
-    told: Any = dict(rule.told)
+    told: Any = dict(rule.settings)
     for number in (1, 2, 3):
         told = dict(
             rule.advance(
@@ -505,7 +506,9 @@ def test_extremes_beyond_the_tail_are_named_and_within_it_do_nothing() -> None:
     usual = [float(number % 10) for number in range(1000)]
     (kept,) = graph_free(Number("x"), [*usual, 3e38], tail=0.01).numbers
     assert abs(kept.mean - 4.5) < 0.1 and kept.high < 11
-    with pytest.raises(errors.ExperimentError, match=r"numbers of 'x' go from .* too far to be scaled") as caught:
+    with pytest.raises(
+        errors.ExperimentError, match=r"numbers of 'x' go from .* too wide a range to be scaled"
+    ) as caught:
         graph_free(Number("x"), [*usual, *[3e38] * 20], tail=0.01)
     assert caught.value.reason == "survey_unanswered"
 

@@ -93,7 +93,10 @@ def test_a_wrong_line_is_named_and_a_mark_of_byte_order_is_none(tmp_path: Path) 
     lines, file = [f"{json.dumps(line)}\n" for line in RUN.to_dicts()], tmp_path / "printed.jsonl"
     file.write_text("".join(lines), encoding="utf-8-sig")
     assert read_run(file)[1].rounds == RUN.rounds
-    for wrong, why in (("warning: slow", "is no JSON"), ('{"event": "round", "round": 2}', "tells nothing of 'state'")):
+    for wrong, why in (
+        ("warning: slow", "is not valid JSON"),
+        ('{"event": "round", "round": 2}', "lacks the field 'state'"),
+    ):
         file.write_text(f"{lines[0]}{wrong}\n{lines[1]}")
         with pytest.raises(errors.InputError, match=f"its line 2 {why}") as caught:
             read_run(file)

@@ -266,7 +266,7 @@ def test_fltrust_believes_as_far_as_an_update_points_where_the_trusted_one_does(
     np.testing.assert_allclose(aggregate("fltrust", x, reference=trusted), expected, rtol=1e-6)
     with pytest.raises(errors.InputError, match="none was given"):
         aggregate("fltrust", x)
-    with pytest.raises(errors.UpdateRefused, match="is believed"):
+    with pytest.raises(errors.UpdateRefused, match="all were discarded"):
         aggregate("fltrust", -np.abs(x), reference=trusted)
     np.testing.assert_allclose(aggregate("norm_bound(1)+fltrust", x, reference=trusted), expected, rtol=1e-6)
 
@@ -403,7 +403,7 @@ def test_what_is_not_finite_is_refused_by_name(text: str, value: float) -> None:
 def test_an_update_of_weight_zero_does_not_count() -> None:
     x = updates(4, 5)
     np.testing.assert_array_equal(aggregate("median", x, weights=[1, 1, 1, 0]), aggregate("median", x[:3]))
-    with pytest.raises(errors.UpdateRefused, match="carry no weight"):
+    with pytest.raises(errors.UpdateRefused, match="total weight of zero"):
         aggregate("median", x, weights=[0, 0, 0, 0])
 
 

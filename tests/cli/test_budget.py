@@ -31,13 +31,13 @@ SCHEMA = DataSchema(features=(Feature(name="x", shape=(2,)),), label=Label(name=
 DELTA = 1e-6
 ONE = (canonical_json(Gaussian(4.0).to_json()).decode(),)
 WRONG_LINES = {
-    "--min-cohort many": "--min-cohort is a whole number or none, not 'many'",
-    "--min-cohort 2.5": "--min-cohort is a whole number or none, not '2.5'",
-    "--min-cohort 0": "--min-cohort is above 0 and at most 1e+06",
-    "--max-epsilon-per-experiment nan": "--max-epsilon-per-experiment is above 0",
-    "--delta 2": "--delta is above 0 and at most 0.1",
-    "--unit person": "--unit is one of user, example, none, not 'person'",
-    "--signer 12ab": "64 hexadecimal digits",
+    "--min-cohort many": "--min-cohort must be a whole number or none, not 'many'",
+    "--min-cohort 2.5": "--min-cohort must be a whole number or none, not '2.5'",
+    "--min-cohort 0": "--min-cohort must be above 0 and at most 1e+06",
+    "--max-epsilon-per-experiment nan": "--max-epsilon-per-experiment must be above 0",
+    "--delta 2": "--delta must be above 0 and at most 0.1",
+    "--unit person": "--unit must be one of user, example, none, not 'person'",
+    "--signer 12ab": "64 lower-case hexadecimal digits",
 }
 FIRST, SECOND = f"exp_{'0' * 31}1", f"exp_{'0' * 31}2"
 
@@ -135,7 +135,7 @@ def test_policy_and_budget_from_the_command_line(program: Program, tmp_path: Pat
     assert (continued["population"], continued["fault"]) == ("people", None)
     entry = json.loads(receipt.read_text())
     for changes, told in (
-        ({"sequence": 12}, "its digest is not that of its content"),
+        ({"sequence": 12}, "its digest does not match its content"),
         ({"signature": "A" * 86 + "=="}, "its signature is not the coordinator's"),
     ):
         receipt.write_text(json.dumps({**entry, **changes}))
@@ -172,7 +172,7 @@ def test_policy_and_budget_from_the_command_line(program: Program, tmp_path: Pat
         )
     database.close()
     (broken,) = run("budget", "verify", "people", code=1)
-    assert broken["broken"] == 4 and "entry 4: its digest is not that of its content" in broken["fault"]
+    assert broken["broken"] == 4 and "entry 4: its digest does not match its content" in broken["fault"]
     for words in (("budget", "plot", "people"), ("budget", "receipt", "people")):
         (problem,) = run(*words, code=BAD_INPUT)
         assert problem["code"] == "ledger_broken"
@@ -183,7 +183,7 @@ def _people_read_the_same(program: Program) -> None:
     for words, said in (
         (("budget", "show"), "over the last 365 days ε"),
         (("budget", "show"), "Rounds: paid, reserved"),
-        (("budget", "verify"), "all 11 entries hold"),
+        (("budget", "verify"), "all 11 entries are valid"),
         (("policy",), "max_epsilon_per_year"),
     ):
         code, out = program(*words)

@@ -165,7 +165,7 @@ def test_columns_go_to_the_inputs_of_their_name(tmp_path: Path) -> None:
     made = from_columns(path, ["batch/left", "right"], None)
     assert set(made.inputs) == {"batch/left", "right"}
     assert made.labels is not None and made.labels.tolist() == [0.0, 1.0, 2.0]
-    with pytest.raises(DataError, match="nothing for the model's input 'up'"):
+    with pytest.raises(DataError, match="no column for the model's input 'up'"):
         from_columns(path, ["up", "right"], None)
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from coterie.cli import main
 from coterie.cli.failures import OK, USAGE
-from coterie.client_sdk.device.endorsement import kept, read_endorsement
+from coterie.client_sdk.device.endorsement import read_endorsement, stored_endorsement
 from coterie.client_sdk.device.store import Store
 from coterie.errors import ConfigurationError
 
@@ -30,11 +30,11 @@ def test_a_shown_key_is_endorsed_and_the_endorsement_is_kept(
     endorsement = read_endorsement(tmp_path / made["path"])
     assert endorsement.is_for(shown["identity"], {made["issuer"]})
     store = Store(tmp_path / ".coterie" / "site-1")
-    assert kept(store, endorsement) == kept(store, None) == endorsement
+    assert stored_endorsement(store, endorsement) == stored_endorsement(store, None) == endorsement
     store.close()
     other = Store(tmp_path / "other")
     with pytest.raises(ConfigurationError, match="not of this device") as refused:
-        kept(other, endorsement)
+        stored_endorsement(other, endorsement)
     assert refused.value.reason == "endorsement_other"
     other.close()
 
@@ -43,7 +43,7 @@ def test_a_shown_key_is_endorsed_and_the_endorsement_is_kept(
     ("words", "told"),
     [
         (("12ab", "--subject", "a"), "KEY is 64 hexadecimal digits"),
-        (("a" * 64, "--subject", "not a name"), "--subject is 1 to 64 letters"),
+        (("a" * 64, "--subject", "not a name"), "--subject must be 1 to 64 letters"),
     ],
 )
 def test_a_wrong_key_or_subject_is_named(

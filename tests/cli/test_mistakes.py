@@ -200,11 +200,11 @@ MISTAKES: dict[str, Mistake] = {
     ),
     "text among numbers": Mistake(
         lambda place: site(place, "text.csv", FIRST_ROW, r"\1warm,"),
-        "data_cell", ("text.csv: column 'temperature', row 1", "'warm' is not a number", "Mend or drop"),
+        "data_cell", ("text.csv: column 'temperature', row 1", "'warm' is not a number", "Fix or drop"),
     ),
     "NaN among numbers": Mistake(
         lambda place: site(place, "nan.csv", FIRST_ROW, r"\1nan,"),
-        "data_cell", ("nan.csv: column 'temperature', row 1", "not a finite number", "Mend or drop"),
+        "data_cell", ("nan.csv: column 'temperature', row 1", "not a finite number", "Fix or drop"),
     ),
     "a number out of range": Mistake(
         lambda place: site(place, "range.csv", FIRST_ROW, r"\g<1>99999,"),
@@ -246,7 +246,7 @@ MISTAKES: dict[str, Mistake] = {
         simulated(
             ("holdout=0.2,", PRIVATE.format("0.0001")), IMPORTED, ("deadline_s=60.0", "weight_cap=1, evaluate_every=0")
         ),
-        None, ("trains on noise",),
+        None, ("would follow the noise",),
     ),
     "a learning rate of 50": Mistake(
         simulated(("sgd(0.1, momentum=0.9)", "sgd(50.0, momentum=0.9)")),
@@ -420,7 +420,7 @@ INTERRUPTS: dict[str, Interrupt] = {
     ),
     "a client": Interrupt(
         lambda place: ("client", place.url, "--token", place.token, "--data", "data/site-1.csv", "--name", "leaving"),
-        "joined", ("Leaving after this step; Ctrl-C again leaves at once.", "Trained "), 0,
+        "joined", ("Stopping after this step; press Ctrl-C again to stop at once.", "Trained "), 0,
     ),
     "a coordinator": Interrupt(
         lambda place: ("server", "--port", "0", "--folder", "leaving-server"),

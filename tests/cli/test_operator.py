@@ -119,4 +119,4 @@ def test_the_audit_trail_is_listed_and_checked_by_its_command(
     assert (len(actions), second["entries"], second["fault"]) == (2, 2, None)
     assert second["digest"] == actions[-1]["digest"]
     *_, cut = asked("audit", "trail", "--digest", "ab" * 32, code=1)
-    assert cut["fault"] == f"no entry has the digest {'ab' * 32}: the trail was written anew, or its end was cut off"
+    assert cut["fault"] == f"no entry has the digest {'ab' * 32}: the trail was rewritten or truncated"

@@ -105,4 +105,4 @@ def test_an_owner_sees_what_the_client_was_asked_and_what_it_sent_while_it_goes_
     assert asked("client", "history", "--name", "one")[-1]["counted"] == found[-1]["counted"]
     assert run(["client", "withdraw", "--name", "one"]) == 0
     shown = capsys.readouterr().out
-    assert ".coterie/one/device.db: what this client took part in" in shown and "has been told" in shown
+    assert ".coterie/one/device.db: what this client took part in" in shown and "was notified" in shown

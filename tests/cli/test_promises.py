@@ -103,5 +103,5 @@ def test_training_that_noise_drowns_is_said_before_it_begins(unit: str, capsys: 
         alike = RoundPolicy(rounds=5, cohort=12, weight_cap=1, evaluate_every=0)
         experiment = asked(rounds=alike, **settings)
         promise(Output(json=False), experiment)
-        assert ("this trains on noise" in capsys.readouterr().out) is drowned
-        assert any("this trains on noise" in line for line in promised(experiment)["promises"]) is drowned
+        assert ("training would follow the noise" in capsys.readouterr().out) is drowned
+        assert any("training would follow the noise" in line for line in promised(experiment)["promises"]) is drowned

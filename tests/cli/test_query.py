@@ -208,7 +208,7 @@ WRONG = {
     "count pulse --mechanism local": (USAGE, "usage", "--mechanism has no effect without --epsilon"),
     "count pulse --bins 3": (USAGE, "usage", "It takes a column alone"),
     "mean pulse --levels 0.5": (USAGE, "usage", "It takes --low --high"),
-    "quantiles pulse --levels half": (USAGE, "usage", "--levels are numbers from 0 to 1 between commas"),
+    "quantiles pulse --levels half": (USAGE, "usage", "--levels must be numbers from 0 to 1 separated by commas"),
     "median pulse": (USAGE, "usage", "count"),
     "count pulse --asked 0": (USAGE, "usage", "--asked"),
 }

@@ -93,7 +93,7 @@ def test_an_experiment_without_a_round_is_not_drawn(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(command, "_fetched", fetched)
     for out in (None, Path("picture.png")):
-        with pytest.raises(InputError, match="no round of it") as caught:
+        with pytest.raises(InputError, match="none of its rounds") as caught:
             command.report(["bright or dark"], out, "http://127.0.0.1:1")
         assert "coterie watch 'bright or dark'" in str(caught.value.hint) and not list(tmp_path.iterdir())
 

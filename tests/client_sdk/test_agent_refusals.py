@@ -219,7 +219,7 @@ def test_the_claim_of_a_trainer_of_ones_own_is_capped_too(tmp_path: Path) -> Non
 def test_a_provider_that_a_trainer_of_ones_own_would_pass_by_is_refused(tmp_path: Path) -> None:
     policy = DevicePolicy(provider="openvino")
     settings = AgentSettings(url="http://coordinator", folder=tmp_path, data=rows(), policy=policy, trainer=Boastful())
-    with pytest.raises(ConfigurationError, match="'openvino', but a trainer of your own") as caught:
+    with pytest.raises(ConfigurationError, match="'openvino', but your own trainer") as caught:
         Agent(settings)
     assert caught.value.reason == "policy_conflict"
 

@@ -188,7 +188,7 @@ def test_files_with_text_are_prepared_and_trained_on_by_devices_that_join_once(
         assert len(control.devices("wards")) == 3
         spent = control.budget("wards")
         unlike = DataSchema((Feature(name="patient", dtype="int32"),), Label(name="y"))
-        with pytest.raises(ExperimentError, match="reads patient as 'patient', which was not declared so"):
+        with pytest.raises(ExperimentError, match="reads patient as 'patient', which is not how it was declared"):
             control.ensure_population("wards", unlike)
     assert 0 < answer.noise < 10
     for found, column in zip(answer.categories, ("ward", "outcome"), strict=True):

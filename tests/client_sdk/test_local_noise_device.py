@@ -56,7 +56,7 @@ def test_a_promise_that_rests_on_the_device_needs_noise_of_its_own() -> None:
 
 def test_no_promise_covers_an_evaluation() -> None:
     for local_terms in (None, local()):
-        with pytest.raises(PolicyRefused, match="nothing noises what an evaluation measures") as refused:
+        with pytest.raises(PolicyRefused, match="no noise is added to what an evaluation measures") as refused:
             check_promise(task(kind="evaluate", local=local_terms), PROMISE)
         assert refused.value.reason == "privacy_unkept"
 

@@ -197,7 +197,7 @@ UNKEPT: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     ),
     "too little noise": (noised(0.5), {}, "one round alone costs"),
     "noise of clients that may be missing": (noised(4.0, contributors=7), {}, "counts on the noise of 7 clients"),
-    "noise of clients that may tell it": (noised(4.0, contributors=6), {}, "of whom 1 may tell theirs"),
+    "noise of clients that may tell it": (noised(4.0, contributors=6), {}, "of whom 1 may reveal theirs"),
     "no delta": (noised(4.0), {"delta": 0.0}, "no account of noise is made at that"),
 }
 

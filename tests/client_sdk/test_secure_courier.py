@@ -379,7 +379,7 @@ def test_a_coordinator_that_says_nothing_is_left(tmp_path: Path, monkeypatch: py
     async def work() -> None:
         relay = Relay(terms(CLIENTS), CLIENTS)
         (alone, *_) = gather(tmp_path, relay)
-        with pytest.raises(RemoteError, match="has said nothing of the roster") as caught:
+        with pytest.raises(RemoteError, match="has not sent the roster") as caught:
             await alone.work()
         assert caught.value.reason == "attempt_silent"
 

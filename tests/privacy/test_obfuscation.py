@@ -294,13 +294,13 @@ REFUSED: dict[str, tuple[Callable[[], object], type[CoterieError], str]] = {
     "weights elsewhere": (lambda: obfuscate(_model(external=True), "p"), GraphRefused, ""),
     "no weight": (lambda: obfuscate(_model(weight=np.ones(4, np.float32)), "p"), InputError, "no weight"),
     "an input of the key's name": (lambda: obfuscate(_model(input=KEY), "p"), InputError, "value named 'key'"),
-    "twice": (lambda: obfuscate(obfuscate(_model(), "p"), "q"), GraphRefused, "functions of its own"),
+    "twice": (lambda: obfuscate(obfuscate(_model(), "p"), "q"), GraphRefused, "local functions"),
     "no password": (lambda: obfuscate(_model(), ""), InputError, "must be text and not empty, not str"),
     "a password of bytes": (lambda: obfuscate(_model(), b"p"), InputError, "not bytes"),  # pyright: ignore[reportArgumentType]
     "a ratio of 0": (lambda: obfuscate(_model(), "p", ratio=0), ArgumentValueError, "ratio must be above 0"),
     "a ratio above 1": (lambda: obfuscate(_model(), "p", ratio=1.5), ArgumentValueError, "at most 1"),
-    "a key for another model": (lambda: password_key(_model(), "p"), InputError, "not an obfuscated one"),
-    "a key for no model": (lambda: password_key(b"\xff", "p"), InputError, "not an obfuscated one"),
+    "a key for another model": (lambda: password_key(_model(), "p"), InputError, "not obfuscated in the format"),
+    "a key for no model": (lambda: password_key(b"\xff", "p"), InputError, "not obfuscated in the format"),
 }
 
 

@@ -92,7 +92,7 @@ def test_arrays_cut_by_hand_stay_places_where_no_text_is_a_number(tmp_path: Path
         with pytest.raises(DataError, match=f"column 'ill', row 2: {bad} is not a class"):
             schema.check(cut | {"ill": np.array([0, bad])}, "here")
         rows["city"] = np.array([0, 1, bad])
-        with pytest.raises(DataError, match=f"column 'city', row 3: {bad} is no place"):
+        with pytest.raises(DataError, match=f"column 'city', row 3: {bad} is not an index"):
             schema.check(rows, "here")
 
 

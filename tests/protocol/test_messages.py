@@ -325,7 +325,7 @@ def test_a_schedule_gives_one_value_per_round() -> None:
         ({"dropout": 0.1, "over_selection": 1.2}, "give one of them"),
         ({"mode": "buffered", "dropout": 0.1}, "keep concurrency tasks out"),
         ({"mode": "buffered", "purpose": "evaluate"}, "has no buffer"),
-        ({"mode": "buffered", "selection": "oort"}, "whoever comes next"),
+        ({"mode": "buffered", "selection": "oort"}, "next device that asks"),
         ({"concurrency": 4}, "concurrency is for buffered rounds"),
         ({"purpose": "evaluate", "evaluate_every": 0}, "never evaluates"),
         ({"selection": "best; drop"}, "match pattern"),

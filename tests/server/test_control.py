@@ -235,7 +235,7 @@ def test_the_audit_trail_is_a_chain_that_shows_tampering(coordinator: Opener) ->
             entry.target = "somebody else"
         items = (await operator.ok("GET", "/v1/audit"))["items"]
         fault = first_fault([AuditEntry.model_validate(item) for item in items])
-        assert fault == (3, "its digest is not that of its content: it was changed")
+        assert fault == (3, "its digest does not match its content: it was changed")
 
     with_operator(coordinator, check)
 

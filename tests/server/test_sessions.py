@@ -73,7 +73,7 @@ def test_the_coordinator_refuses_by_name(
                 body = b"z" * length
                 digest = content_digest(sha256_hex(b"other" if code == "digest_mismatch" else body))
                 headers = {"Upload-Offset": "0", "Upload-Length": str(length), "Repr-Digest": digest}
-                signed: Any = one._lane("test")._link  # pyright: ignore[reportPrivateUsage]
+                signed: Any = one._mail_for("test")._link  # pyright: ignore[reportPrivateUsage]
                 target = f"/v1/party/messages/{path}"
                 with pytest.raises(CoterieError) as refused:
                     await signed.request("PATCH", target, body=body, headers=headers)
@@ -123,7 +123,7 @@ def test_messages_are_acknowledged_in_their_order(coordinator: Opener, tmp_path:
             for body in (b"first", b"second"):
                 await one.send("rows", "feature", body)
             await other.receive("rows", "owner", patience_s=20)
-            signed: Any = other._lane("test")._link  # pyright: ignore[reportPrivateUsage]
+            signed: Any = other._mail_for("test")._link  # pyright: ignore[reportPrivateUsage]
             for number, code in ((1, "message_order"), (2, "message_unknown")):
                 with pytest.raises(CoterieError) as refused:
                     await signed.request("POST", f"/v1/party/messages/rows/owner/{number}/acknowledge")

@@ -68,9 +68,9 @@ class Mine:
 
 
 GIVEN: list[tuple[dict[str, Any], str]] = [
-    ({"trainer": 3}, "A trainer has train"),
-    ({"trainer": train}, "A trainer has train"),
-    ({"trainer": Mine}, "A trainer has train"),
+    ({"trainer": 3}, "A trainer needs train"),
+    ({"trainer": train}, "A trainer needs train"),
+    ({"trainer": Mine}, "A trainer needs train"),
     ({"workers": True}, "workers must be a whole number"),
     ({"experiment": "digits"}, "takes an Experiment first"),
     ({"engine": None}, "no engine 'None'"),

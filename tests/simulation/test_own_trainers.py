@@ -57,7 +57,7 @@ def test_scalars_are_trained_and_a_trainer_knows_its_client(codec: str, tmp_path
         (Scaffold(clients=3), "scaffold corrects the gradient of every step"),
         (FedDyn(clients=3), "feddyn corrects the gradient of every step and keeps tensors on the client"),
         (Moon(), "moon adds to the loss of every step and keeps tensors on the client"),
-        (FedNova(), "fednova uploads something else than the change"),
+        (FedNova(), "fednova uploads something other than the change"),
         (Algorithm(name="fedavg", client=ClientPart(objective=lambda losses, _: losses)), "fedavg adds to the loss"),
     ],
 )

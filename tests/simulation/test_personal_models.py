@@ -73,7 +73,7 @@ def test_a_client_without_state_has_the_versions_own_head() -> None:
 
 def test_without_a_client_there_is_no_model_and_the_error_says_so() -> None:
     for asked in (run().infer, lambda: run().predict(PLAIN)):
-        with pytest.raises(errors.ExperimentError, match="client state") as caught:
+        with pytest.raises(errors.ExperimentError, match="never leaves the client") as caught:
             asked()
         assert caught.value.reason == "personal_model"
     with pytest.raises(errors.ConfigurationError, match="0 to 1") as unknown:
@@ -87,5 +87,5 @@ def test_a_coordinator_refuses_to_measure_personal_models() -> None:
     assert caught.value.reason == "experiment_combination"
     manifest = compile_plan(personal()).plan.manifest
     assert manifest.personal("evaluate") and manifest.personal("predict")
-    with pytest.raises(errors.ExperimentError, match="none that the coordinator could measure"):
+    with pytest.raises(errors.ExperimentError, match="the coordinator has no model to measure"):
         check_terms(replace(personal().terms, central=True, personal=manifest.personal("evaluate")))

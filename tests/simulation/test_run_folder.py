@@ -86,7 +86,7 @@ def test_a_checkpoint_of_before_is_continued_and_one_of_a_newer_form_is_named(tm
     assert refused.value.reason == "checkpoint_mismatch"
     assert len(simulate(longer, CLIENTS, folder=tmp_path, resume=True)) == 3
     file.write_text(json.dumps({**value, "format": "coterie-simulation-99"}))
-    with pytest.raises(ExperimentError, match="form 'coterie-simulation-99'.*the version of coterie") as newer:
+    with pytest.raises(ExperimentError, match="format 'coterie-simulation-99'.*the version of coterie") as newer:
         simulate(longer, CLIENTS, folder=tmp_path, resume=True)
     assert newer.value.reason == "checkpoint_mismatch"
 

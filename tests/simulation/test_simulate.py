@@ -303,7 +303,7 @@ def test_a_round_without_the_trusted_update_is_abandoned_and_says_so() -> None:
 @pytest.mark.parametrize("name", ["6", "dev_a"])
 def test_a_trusted_client_that_there_is_not_is_refused(name: str) -> None:
     policy = RoundPolicy(rounds=3, cohort=4, trusted=name, evaluate_every=0)
-    with pytest.raises(ExperimentError, match="which are 0 to 5") as caught:
+    with pytest.raises(ExperimentError, match="whose clients are 0 to 5") as caught:
         simulate(judged(rounds=policy), CLIENTS, trainer=ExternalTrainer(lambda params, task: (params, 1, 1, {})))
     assert caught.value.reason == "trusted_unknown"
 

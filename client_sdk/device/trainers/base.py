@@ -29,9 +29,11 @@ class Stopped(CoterieError):
 
 @dataclass(frozen=True, kw_only=True)
 class LocalTask:
-    """What a trainer must know of a task. client: the device's id; in a simulation the client's number. hyper:
-    overrides of the plan's defaults. weight_cap: the most that ``weight``
-    may claim.
+    """What a trainer must know of a task.
+
+    client: the device's id; in a simulation the client's number.
+    hyper: overrides of the plan's defaults.
+    weight_cap: the most that ``weight`` may claim.
 
     seed: of shuffling and dropout; the same seed, weights and rows give the same update, unless rows are private (see
     `TrainOptions.entropy`).
@@ -49,9 +51,11 @@ class LocalTask:
 class TrainOptions:
     """How a device wants to work, none of which is a task's business.
 
-    threads: of one graph run. max_steps: never more steps than this. on_step: called after each step with the number of
-    steps done, and with 0 after each batch of a probe; what it raises ends the training. entropy: where private noise
-    and private draws of rows come from; never the task's seed, which others know.
+    threads: of one graph run.
+    max_steps: never more steps than this.
+    on_step: called after each step with the number of steps done, and with 0 after each batch of a probe; what it
+        raises ends the training.
+    entropy: where private noise and private draws of rows come from; never the task's seed, which others know.
     """
 
     threads: int = 1
@@ -64,8 +68,10 @@ class TrainOptions:
 class LocalWork:
     """A task, and everything that it is done with.
 
-    weights: the model version, by tensor name. frozen: tensors that nobody trains, by name. rows: the rows to work on,
-    by feature and label name; hold-out rows are not among those of a training and are the only ones of an evaluation.
+    weights: the model version, by tensor name.
+    frozen: tensors that nobody trains, by name.
+    rows: the rows to work on, by feature and label name; hold-out rows are not among those of a training and are the
+        only ones of an evaluation.
     client_state: what the experiment's last counted training returned; empty before it.
     whole: whether an update must cover every tensor: where only sums are seen, or noise is added.
     """
@@ -82,9 +88,13 @@ class LocalWork:
 
 @dataclass(frozen=True, kw_only=True)
 class LocalResult:
-    """A finished task. sections: one flat vector per section of the plan, in clear and not yet encoded.
+    """A finished task.
 
-    weight: examples that count, capped. steps: local steps. client_state: by tensor name, empty for a plan without any.
+    sections: one flat vector per section of the plan, in clear and not yet encoded.
+
+    weight: examples that count, capped.
+    steps: local steps.
+    client_state: by tensor name, empty for a plan without any.
     finite: sections in which the trainer has looked at every number and found it finite, so that nobody looks again.
     slices: of sections of which it covers a part only, the (start, stop) that their vectors hold.
     """

@@ -27,11 +27,11 @@ class FitTask:
     """What a ``fit`` or ``evaluate`` of one's own is told.
 
     client: the device's id; in a simulation the client's number, by which a function that serves them all may tell them
-    apart.
+        apart.
     rows: the rows to work on, by feature and label name, as the schema says (raw values: normalisation is the
-    function's business).
-    hyper: the task's hyper-parameters over the plan's defaults. seed: for everything random. The others are the plan's
-    wishes.
+        function's business).
+    hyper: the task's hyper-parameters over the plan's defaults.
+    seed: for everything random. The others are the plan's wishes.
     """
 
     rows: Rows

@@ -46,7 +46,11 @@ Key: TypeAlias = tuple[str, int, str]
 
 @dataclass(frozen=True)
 class Begun:
-    """A training before its first step. supply: what the stages before it left. weight: examples that count."""
+    """A training before its first step.
+
+    supply: what the stages before it left.
+    weight: examples that count.
+    """
 
     work: LocalWork
     supply: Supply
@@ -62,7 +66,10 @@ class Begun:
         return filled(self.stage, self.supply)
 
     def step(self, feeds: Arrays) -> StepCase:
-        """The first step, for who wants to time it. feeds: what ``step_feeds`` gives."""
+        """The first step, for who wants to time it.
+
+        feeds: what ``step_feeds`` gives.
+        """
         stage, values = self.stage, self.filled()
         carried = frozenset(stage.carry.values())
         return StepCase(
@@ -108,8 +115,8 @@ class PlanTrainer:
     def train(self, work: LocalWork) -> LocalResult:
         """The stages of a training. The weight is the number of rows, at most the task's cap.
 
-        Guarantees: a function of the work, bit for bit, for a given number of threads and ONNX Runtime version; of
-        a plan with example-level privacy, whose weight is 1, of the entropy's bytes too. Of another provider than the
+        Guarantees: a function of the work, bit for bit, for a given number of threads and ONNX Runtime version; of a
+        plan with example-level privacy, whose weight is 1, of the entropy's bytes too. Of another provider than the
         CPU, up to that provider's rounding.
         """
         begun, options = self.begin(work), work.options
@@ -135,7 +142,7 @@ class PlanTrainer:
             hyper={**manifest.hyper, **work.task.hyper},
         )
         before = takewhile(lambda stage: stage.over != "steps", manifest.stages_of("train"))
-        supply = self._walked(work, before, supply, on_batch=partial(work.options.on_step, 0))
+        supply = self._run_stages(work, before, supply, on_batch=partial(work.options.on_step, 0))
         # How many rows there are is private where rows are.
         examples = 1 if manifest.training.private else len(next(iter(work.rows.values())))
         return Begun(work, supply, min(examples, work.task.weight_cap))
@@ -148,7 +155,7 @@ class PlanTrainer:
         counters = {"steps": float(steps), "weight": float(begun.weight)}
         supply = replace(begun.supply.after({"carry": ended}), counters=counters)
         _, *after = dropwhile(lambda stage: stage.over != "steps", manifest.stages_of("train"))
-        finished = self._walked(work, after, supply)
+        finished = self._run_stages(work, after, supply)
         sections = finished.at("upload")
         return LocalResult(
             sections={spec.name: sections[spec.name] for spec in manifest.sections},
@@ -163,9 +170,9 @@ class PlanTrainer:
         if not len(next(iter(work.rows.values()))):
             return MetricSums()
         supply = Supply(model=work.weights, frozen=work.frozen, client_state=work.client_state)
-        return metric_sums(manifest, self._walked(work, manifest.stages_of("evaluate"), supply))
+        return metric_sums(manifest, self._run_stages(work, manifest.stages_of("evaluate"), supply))
 
-    def _walked(
+    def _run_stages(
         self,
         work: LocalWork,
         stages: Iterable[Stage],
@@ -177,11 +184,11 @@ class PlanTrainer:
         plan, threads = work.plan, work.options.threads
         for stage in stages:
 
-            def ran(provider: Provider, stage: Stage = stage, before: Supply = supply) -> Supply:
+            def run_on(provider: Provider, stage: Stage = stage, before: Supply = supply) -> Supply:
                 executable = self._executable(plan, stage, threads, provider)
                 return run(stage, executable, before, work.rows, on_batch=on_batch)
 
-            supply = self._passed(plan, ran) if stage.over == "pass" else ran(ON_CPU)
+            supply = self._run_pass(plan, run_on) if stage.over == "pass" else run_on(ON_CPU)
         return supply
 
     def _chosen(self, begun: Begun, first: list[Arrays], threads: int) -> "Seat | None":
@@ -190,7 +197,7 @@ class PlanTrainer:
             return None
         return self._providers.choose(begun.work.plan.id, lambda: begun.step(first[0]), threads)
 
-    def _passed(self, plan: Plan, run: Callable[[Provider], Result]) -> Result:
+    def _run_pass(self, plan: Plan, run: Callable[[Provider], Result]) -> Result:
         """A whole pass over rows on the provider of this plan; on the CPU again from its beginning where that fails."""
         seat = None if self._providers is None else self._providers.chosen(plan.id)
         provider = ON_CPU if seat is None or seat.trunk else seat.provider
@@ -207,13 +214,13 @@ class PlanTrainer:
     def _executable(self, plan: Plan, stage: Stage, threads: int, provider: Provider = ON_CPU) -> Executable:
         key = (stage.sha256, threads, provider.name)
         with self._lock:
-            found = self._executables.pop(key, None) or self._loaded(plan.graphs[stage.name], provider, threads)
+            found = self._executables.pop(key, None) or self._load(plan.graphs[stage.name], provider, threads)
             self._executables[key] = found
             while len(self._executables) > KEPT_GRAPHS:
                 del self._executables[next(iter(self._executables))]
         return found
 
-    def _loaded(self, data: bytes, provider: Provider, threads: int) -> Executable:
+    def _load(self, data: bytes, provider: Provider, threads: int) -> Executable:
         """On the CPU where the provider does not take this graph, which says nothing of its numbers."""
         try:
             return provider.executable(data, threads=threads)
@@ -223,7 +230,7 @@ class PlanTrainer:
             self._refused(provider, error)
             return ON_CPU.executable(data, threads=threads)
 
-    def _parted(self, case: StepCase, provider: Provider, threads: int) -> HybridLoop | None:
+    def _hybrid_loop(self, case: StepCase, provider: Provider, threads: int) -> HybridLoop | None:
         try:
             return case.parted(provider, threads=threads, told=self._fell_back)
         except GraphRefused as error:
@@ -245,7 +252,7 @@ class PlanTrainer:
             spare = self._loops.setdefault(key, [])
             loop = spare.pop() if spare else None
         if loop is None and trunk:
-            loop = self._parted(case, provider, threads)
+            loop = self._hybrid_loop(case, provider, threads)
         if loop is None:
             executable = self._executable(plan, stage, threads, ON_CPU if trunk else provider)
             loop = case.whole(executable, told=self._fell_back)

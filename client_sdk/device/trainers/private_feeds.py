@@ -38,7 +38,7 @@ def private_feeds(work: LocalWork) -> Iterator[Arrays]:
     ends = list(accumulate(math.prod(tensor.shape) for tensor in noise))
     variance = private.noise(batch=training.batch_size, length=ends[-1]).variance
     for _ in range(steps if options.max_steps is None else min(steps, options.max_steps)):
-        chosen = poisson.drawn(count, rate, source)
+        chosen = poisson.draw_rows(count, rate, source)
         if len(chosen) > training.batch_size:
             chosen = chosen[:0]
         feeds: Arrays = dict(_batch(rows, chosen, training.batch_size))

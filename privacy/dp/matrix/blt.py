@@ -58,7 +58,7 @@ def fitted(rounds: int, buffers: int, min_separation: int, participations: int |
         added = participation(found.column(rounds), min_separation=min_separation, participations=participations)
         return math.log(mean_error(found.inverse_column(rounds))) + math.log(float(np.linalg.norm(added)))
 
-    return _buffers(_downhill(loss, _start(rounds, buffers)))
+    return _buffers(_simplex_minimum(loss, _start(rounds, buffers)))
 
 
 def _buffers(point: Numbers) -> Buffers:
@@ -81,7 +81,7 @@ _STEPS = 250
 """Of the simplex, for each number that is sought."""
 
 
-def _downhill(loss: Callable[[Numbers], float], start: Numbers) -> Numbers:
+def _simplex_minimum(loss: Callable[[Numbers], float], start: Numbers) -> Numbers:
     """The lowest point that a downhill simplex finds from `start`."""
     size = len(start)
     points = np.concatenate([start[None], start + 0.3 * np.eye(size)])

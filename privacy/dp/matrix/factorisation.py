@@ -38,7 +38,10 @@ MOST_ROUNDS = 20_000
 
 @dataclass(frozen=True, eq=False)
 class NoiseState:
-    """Noise between two rounds: of `step` rounds so far. held: ``[rows, size]``, as secret as the noise itself."""
+    """Noise between two rounds: of `step` rounds so far.
+
+    held: ``[rows, size]``, as secret as the noise itself.
+    """
 
     step: int
     held: npt.NDArray[np.float64]
@@ -52,7 +55,7 @@ class NoiseState:
         """Read what ``to_tensors`` wrote. Raises errors.InputError (``noise_state_invalid``)."""
         step, held = tensors.get("noise.step"), tensors.get("noise.held")
         if step is None or held is None or step.size != 1 or held.ndim != 2 or held.dtype != np.float64:
-            raise errors.InputError("This is no state of correlated noise.", code="noise_state_invalid")
+            raise errors.InputError("This is not a state of correlated noise.", code="noise_state_invalid")
         return NoiseState(int(step.reshape(-1)[0]), held)
 
 
@@ -80,7 +83,7 @@ class Factorisation:
     @property
     def sensitivity(self) -> float:
         """Of C X to one device, whose every contribution has a norm of at most 1."""
-        return float(np.linalg.norm(_added(self)))
+        return float(np.linalg.norm(_participation(self)))
 
     def shares(self) -> Vector:
         """What each round adds to the cost, as a share of the whole: ``[rounds]``, non-negative, its sum is 1.
@@ -88,7 +91,7 @@ class Factorisation:
         After t rounds nothing depends on rows of C X past t, so the mechanism cost the sum of the first t shares of
         1 / multiplier². Costs of Gaussian noise are additive in 1 / multiplier², also when rounds follow on each other.
         """
-        squares = _added(self) ** 2
+        squares = _participation(self) ** 2
         return squares / squares.sum()
 
     def init(self, size: int) -> NoiseState:
@@ -106,8 +109,9 @@ class Factorisation:
         """The noise of the next round, and the state after it; no argument changes.
 
         independent: noise of standard deviation multiplier · `on_grid`, in whole steps, fresh for this round; the noise
-        is whole steps too. step: a power of two, the same in all rounds. A round that is abandoned is a row that nobody
-        sees: call this for it too (`catch_up`), since separation counts rounds.
+            is whole steps too.
+        step: a power of two, the same in all rounds. A round that is abandoned is a row that nobody sees: call this for
+            it too (`catch_up`), since separation counts rounds.
         Raises errors.ArgumentValueError when all rounds have been run or sizes differ.
         """
         if state.step >= self.rounds or independent.shape != state.held.shape[1:]:
@@ -169,7 +173,7 @@ class Factorisation:
             )
             made.shares()
         except (KeyError, TypeError, ValueError) as error:
-            raise errors.InputError("This is no factorisation.", code="noise_state_invalid") from error
+            raise errors.InputError("This is not a factorisation.", code="noise_state_invalid") from error
         return made
 
 
@@ -185,11 +189,11 @@ def factorisation(privacy: UserLevel, rounds: int) -> Factorisation:
             code="privacy_invalid",
         )
     bands = privacy.bands or privacy.min_separation
-    return _made(privacy.mechanism, rounds, privacy.min_separation, privacy.max_participations, bands, privacy.buffers)
+    return _make(privacy.mechanism, rounds, privacy.min_separation, privacy.max_participations, bands, privacy.buffers)
 
 
 @lru_cache(maxsize=64)
-def _made(
+def _make(
     mechanism: str, rounds: int, min_separation: int, participations: int | None, bands: int, buffers: int
 ) -> Factorisation:
     column: Column | None = None
@@ -205,7 +209,7 @@ def _made(
 
 
 @lru_cache(maxsize=64)
-def _added(plan: Factorisation) -> Vector:
+def _participation(plan: Factorisation) -> Vector:
     return toeplitz.participation(
         plan.first_column(), min_separation=plan.min_separation, participations=plan.participations
     )

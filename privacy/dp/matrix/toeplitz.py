@@ -58,7 +58,7 @@ def participation(column: Column, *, min_separation: int, participations: int | 
     """
     if column[0] != 1 or np.any(column < 0) or np.any(np.diff(column) > 0):
         raise errors.ArgumentValueError(
-            "A column's sensitivity is known where it begins with 1, is never negative and never rises."
+            "The sensitivity of a column is known only if it starts with 1, is never negative and never increases."
         )
     rounds = len(column)
     most = math.ceil(rounds / min_separation)

@@ -30,9 +30,10 @@ def largest_square(norm: float, length: int) -> int:
 def round_within(vector: npt.NDArray[np.float64], square: int, source: Source) -> npt.NDArray[np.int64]:
     """Whole numbers whose squares sum to at most `square`, each coordinate up or down with its fraction's probability.
 
-    vector: finite, in steps of the grid. square: at most 2**62. The bound holds whatever the vector, and is checked in
-    whole numbers: after 64 attempts in vain (a chance below 2**-45 for a vector that `largest_square` was computed for)
-    or for a longer vector, all is rounded towards zero, and what is longer even so becomes zero.
+    vector: finite, in steps of the grid.
+    square: at most 2**62. The bound holds whatever the vector, and is checked in whole numbers: after 64 attempts in
+        vain (a chance below 2**-45 for a vector that `largest_square` was computed for) or for a longer vector, all is
+        rounded towards zero, and what is longer even so becomes zero.
     """
     rounded = np.empty(vector.size, np.int64)
     for _ in range(_ATTEMPTS):

@@ -48,7 +48,7 @@ def draw(count: int, variance: Fraction, source: Source) -> npt.NDArray[np.int64
     if variance <= _TABLE_VARIANCE:
         return _table(variance).draw(count, source)
     factor = _factor(variance)
-    outer, inner = _outer(variance, factor), _table(Fraction(16 * factor * factor))
+    outer, inner = _outer_variance(variance, factor), _table(Fraction(16 * factor * factor))
     values = np.empty(count, np.int64)
     for start in range(0, count, GROUP):
         part = values[start : start + GROUP]
@@ -63,7 +63,7 @@ def distance(variance: Fraction) -> float:
     if variance <= _TABLE_VARIANCE:
         return _table(variance).distance
     factor = _factor(variance)
-    return distance(_outer(variance, factor)) + _table(Fraction(16 * factor * factor)).distance + 2.0**-440
+    return distance(_outer_variance(variance, factor)) + _table(Fraction(16 * factor * factor)).distance + 2.0**-440
 
 
 def _check(variance: Fraction) -> None:
@@ -77,12 +77,12 @@ def _check(variance: Fraction) -> None:
 def _factor(variance: Fraction) -> int:
     """K: the smallest power of two that brings Y within a table, or the largest that Z's table allows."""
     factor = 2
-    while factor < _LARGEST_FACTOR and _outer(variance, factor) > _TABLE_VARIANCE:
+    while factor < _LARGEST_FACTOR and _outer_variance(variance, factor) > _TABLE_VARIANCE:
         factor *= 2
     return factor
 
 
-def _outer(variance: Fraction, factor: int) -> Fraction:
+def _outer_variance(variance: Fraction, factor: int) -> Fraction:
     """The variance of Y."""
     return (variance - 16 * factor * factor) / (factor * factor)
 

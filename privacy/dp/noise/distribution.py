@@ -24,8 +24,10 @@ class Draw(Protocol):
 class Exposure:
     """What a noised sum may tell of one client.
 
-    square: the largest sum of squares of the client's whole numbers. dimension: how many these are. variance: of one
-    share, in squared steps. contributors: how many shares are counted on.
+    square: the largest sum of squares of the client's whole numbers.
+    dimension: how many these are.
+    variance: of one share, in squared steps.
+    contributors: how many shares are counted on.
     """
 
     square: int
@@ -43,11 +45,13 @@ class Exposure:
 class Distribution:
     """One mechanism of noise that devices share.
 
-    how: what it is, as a statement of privacy says it. largest_variance: of one share, in squared steps. draw: shares.
-    distance: a bound of the total variation distance of one draw of a variance from the exact distribution. cost: what
-    a sum costs whose draws are exact. tilt: for numbers at `half` steps or beyond from a sum of sub-Gaussian variance
-    `signal` and noise of variance `noise`, the exponent of Chernoff's bound: the chance is at most exp(-exponent) on
-    either side.
+    how: what it is, as a statement of privacy says it.
+    largest_variance: of one share, in squared steps.
+    draw: shares.
+    distance: a bound of the total variation distance of one draw of a variance from the exact distribution.
+    cost: what a sum costs whose draws are exact.
+    tilt: for numbers at `half` steps or beyond from a sum of sub-Gaussian variance `signal` and noise of variance
+        `noise`, the exponent of Chernoff's bound: the chance is at most exp(-exponent) on either side.
     """
 
     how: str

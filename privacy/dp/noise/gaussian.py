@@ -29,7 +29,7 @@ def grid(deviation: float) -> float:
     """The step of the grid: a power of two. Raises errors.ArgumentValueError for a deviation outside 1e-30 … 1e30."""
     if not 1e-30 <= deviation <= 1e30:
         raise errors.ArgumentValueError(
-            f"A deviation of noise lies between 1e-30 and 1e30, not at {deviation:g}.",
+            f"The standard deviation of noise must be between 1e-30 and 1e30, not {deviation:g}.",
             hint="Choose a clipping norm and noise multiplier that are neither tiny nor huge.",
         )
     return math.ldexp(1.0, math.frexp(deviation)[1] - 1 - _STEPS)
@@ -56,7 +56,7 @@ def add(vector: npt.NDArray[np.floating[Any]], deviation: float, source: Source)
     moved: npt.NDArray[np.float64] = np.rint(vector.astype(np.float64) / step)
     if not (np.abs(moved) <= _LARGEST).all():
         raise errors.InternalError(
-            "Noise was asked for a vector that is not finite, or huge beside the noise.",
+            "Noise was asked for a vector that is not finite, or huge compared with the noise.",
             hint="Every contribution is clipped before it is summed.",
         )
     moved += _steps(source, vector.size, deviation)

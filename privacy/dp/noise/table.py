@@ -32,8 +32,9 @@ _CUT = np.iinfo(np.int16).min
 class Table:
     """A distribution over whole numbers in a row.
 
-    least: the first of them. thresholds: for every number but the last, the probability of it or a smaller one, times
-    2**144, rounded down. distance: a bound of the total variation distance from the distribution that is meant.
+    least: the first of them.
+    thresholds: for every number but the last, the probability of it or a smaller one, times 2**144, rounded down.
+    distance: a bound of the total variation distance from the distribution that is meant.
     """
 
     least: int

@@ -65,5 +65,5 @@ def test_the_input_is_left_alone() -> None:
 
 @pytest.mark.parametrize("bound", [0.0, -1.0, math.inf, math.nan])
 def test_a_bound_is_a_positive_number(bound: float) -> None:
-    with pytest.raises(errors.ArgumentValueError, match="norm above 0"):
+    with pytest.raises(errors.ArgumentValueError, match="norm must be above 0"):
         clip(np.ones(2), bound)

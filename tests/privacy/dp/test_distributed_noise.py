@@ -193,7 +193,7 @@ def test_the_price_is_above_the_true_divergence(
     total = one
     for _ in range(contributors - 1):
         total = np.convolve(total, one, mode="same")
-    bound = distributed.counted(mechanism, shift * shift, 1, variance, contributors)
+    bound = distributed.cost_of_sum(mechanism, shift * shift, 1, variance, contributors)
     for order in (2, 3, 5, 8, 16):
         true = renyi(total, shift, order)
         claimed = bound.rho * order + bound.xi
@@ -210,18 +210,18 @@ def test_discrete_gaussians_cost_what_theorem_one_says() -> None:
     tau = 10 * (math.exp(-(math.pi**2) * coarse) + math.exp(-(math.pi**2) * coarse * 4 / 3))
     ratio = 9 / (clients * coarse)
     meant = min(ratio + tau * many / 2, (math.sqrt(ratio) + tau * math.sqrt(many)) ** 2) / 2
-    assert distributed.counted("discrete_gaussian", 9, many, coarse, clients).rho == pytest.approx(meant, rel=1e-12)
+    assert distributed.cost_of_sum("discrete_gaussian", 9, many, coarse, clients).rho == pytest.approx(meant, rel=1e-12)
 
 
 def test_one_count_with_a_deviation_of_20_costs_an_eight_hundredth() -> None:
     """What OpenDP's discrete Gaussian says of sensitivity 1 and σ = 20: ρ = 0.00125."""
-    assert distributed.counted("discrete_gaussian", 1, 1, 400.0, 1).rho == 0.00125
+    assert distributed.cost_of_sum("discrete_gaussian", 1, 1, 400.0, 1).rho == 0.00125
 
 
 def test_tau_over_many_clients_is_an_upper_bound() -> None:
     variance, clients = 0.6, 5000
     exact = 10 * sum(math.exp(-2 * math.pi**2 * variance * k / (k + 1)) for k in range(1, clients))
-    found = distributed.counted("discrete_gaussian", 1, 100, variance, clients)
+    found = distributed.cost_of_sum("discrete_gaussian", 1, 100, variance, clients)
     squared = 2 * found.rho
     assert squared >= min(1 / (clients * variance) + exact * 50, (clients * variance) ** -0.5 + exact * 10) * (1 - 1e-9)
 
@@ -229,7 +229,7 @@ def test_tau_over_many_clients_is_an_upper_bound() -> None:
 def test_skellam_costs_what_theorem_3_5_says() -> None:
     """S = 36 in 4 dimensions, μ = 2 · 9.5: the first bound for its small constant; S = 1, μ = 5: the second."""
     mu, square, absolute = 19.0, 36, 12.0
-    found = distributed.counted("skellam", square, 4, 9.5, 2)
+    found = distributed.cost_of_sum("skellam", square, 4, 9.5, 2)
     first = square / (2 * mu) + square / (2 * mu**2), (6 * absolute - square) / (4 * mu**2)
     second = square / (2 * mu), 3 * absolute / (2 * mu)
     meant = min(first, second, key=lambda bound: 8 * bound[0] + bound[1])
@@ -375,7 +375,7 @@ IMPOSSIBLE: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("case", IMPOSSIBLE)
 def test_impossible_terms_are_refused_by_name(case: str) -> None:
-    with pytest.raises(errors.ArgumentValueError, match="Noise cannot be shared so") as caught:
+    with pytest.raises(errors.ArgumentValueError, match="terms of distributed noise are invalid") as caught:
         terms(**IMPOSSIBLE[case])
     assert caught.value.reason == "noise_terms"
 

@@ -12,7 +12,7 @@ from scipy import stats
 
 from coterie.errors import ArgumentValueError
 from coterie.privacy.dp.noise.source import Source
-from coterie.privacy.dp.poisson import drawn, draws, most_of, overflow, rate_of
+from coterie.privacy.dp.poisson import draw_rows, draws, most_of, overflow, rate_of
 
 
 @pytest.mark.parametrize(("expected", "most"), [(1, 2), (8, 9), (8, 32), (256, 300), (256, 400), (4096, 4500)])
@@ -42,7 +42,7 @@ def test_rows_are_drawn_for_themselves_with_the_rate() -> None:
     source, rows, rate, times = Source(bytes(range(32))), 400, 0.07, 500
     seen = np.zeros((times, rows))
     for time in range(times):
-        seen[time, drawn(rows, rate, source)] = 1
+        seen[time, draw_rows(rows, rate, source)] = 1
     each = stats.binomtest(int(seen.sum()), times * rows, rate)
     assert each.pvalue > 1e-4
     # Sizes of batches are as spread as independent draws make them, and rows are alike.
@@ -53,8 +53,8 @@ def test_rows_are_drawn_for_themselves_with_the_rate() -> None:
 
 def test_a_rate_of_one_takes_all_rows_and_one_of_nothing_none() -> None:
     source = Source(bytes(32))
-    assert drawn(5, 1.0, source).tolist() == [0, 1, 2, 3, 4]
-    assert drawn(1000, 2.0**-65, source).size == 0
+    assert draw_rows(5, 1.0, source).tolist() == [0, 1, 2, 3, 4]
+    assert draw_rows(1000, 2.0**-65, source).size == 0
     assert rate_of(8, 4) == 1.0 and rate_of(8, 16) == 0.5
 
 

@@ -37,7 +37,7 @@ export function rebuild(points, shares, threshold) {
   const rows = shares.slice(0, threshold).map(decode);
   if (used.length < threshold || rows.length < threshold) throw refused("Too few shares.");
   if (new Set(used).size < threshold || used.some((point) => !(point > 0 && point < PRIME))) {
-    throw refused("Each share has a number of its own, from 1 on.");
+    throw refused("Each share must have its own number, starting at 1.");
   }
   const weights = used.map((point) => weightAtZero(point, used));
   const limbs = Array.from({ length: LIMBS }, (_, at) =>
@@ -109,7 +109,7 @@ function limbOf(secret, index) {
 /** @param {number[]} limbs @returns {Uint8Array} */
 function join(limbs) {
   if (limbs.some((limb) => limb >= LIMB) || limbs[LIMBS - 1] >= 256)
-    throw refused("The shares are not those of 32 bytes.");
+    throw refused("The shares are not shares of 32 bytes.");
   const out = new Uint8Array(SECRET);
   let [bits, held, at] = [0, 0, 0];
   for (const limb of limbs) {
