@@ -201,14 +201,15 @@ class Task(Signed):
     lease_ms: milliseconds left when it was handed out.
     weight_cap: the most that `weight` may claim.
     upload_limit: the most bytes that the update may have.
-    seed: of shuffling and dropout.
+    seed: of shuffling and dropout; under ``secure`` each device draws its own instead.
     edge: for an edge aggregator only, which holds its devices to the rest, so `weight_cap` is that of each of its
         clients.
     secure: of a task whose update is masked, and never sent in clear.
     privacy: what the experiment promises.
     local: noise that the device adds before anything leaves it.
-    lineage: where ``model`` stands among the experiment's versions; None behind an edge aggregator. Every field is
-        given a value when a task is made; a reader keeps unknown ones, since the signature covers them.
+    lineage: where ``model`` stands among the experiment's versions; None behind an edge aggregator.
+
+    Every field is given a value when a task is made; a reader keeps unknown ones, since the signature covers them.
     """
 
     id: TaskId

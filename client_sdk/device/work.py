@@ -1,6 +1,7 @@
 """One task on one device: fetch the plan and the model, check them, train or evaluate, encode."""
 
 import asyncio
+import secrets
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -37,6 +38,8 @@ from coterie.protocol.refinement import departure
 from coterie.protocol.rows import check_left
 from coterie.protocol.tensors import TensorLimits, decode_tensors
 from coterie.protocol.update import most_bytes, of_plan
+
+_SEED_BITS = 53
 
 
 class Phase(Protocol):
@@ -184,7 +187,7 @@ def _do_work(
     local = LocalTask(
         experiment=task.experiment,
         round=task.round,
-        seed=task.seed,
+        seed=_seed(task),
         hyper=task.hyper,
         client=task.device,
         weight_cap=min(policy.weight_cap(task), task.secure.weight_cap if task.secure else task.weight_cap),
@@ -249,6 +252,15 @@ def _do_work(
         instead = zeros(specs, of_plan(client_state))
         silent = replace(finished, sections=instead.sections, client_state=instead.state, unusable=error)
         return encoded(prepared, silent, client_state)
+
+
+def _seed(task: Task) -> int:
+    """Of orders of rows and masks of dropout; under secure aggregation this device's own, which nobody else knows.
+
+    Whoever chose those of all devices of a sum could choose what each puts in: dropout that zeroes a unit everywhere
+    but on one device makes of the sum's part for that unit the update of that one.
+    """
+    return task.seed if task.secure is None else secrets.randbits(_SEED_BITS)
 
 
 def _empty_result(prepared: Prepared, client_state: Tensors, *, why: CoterieError, seconds: float) -> Finished:

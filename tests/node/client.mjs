@@ -8,7 +8,7 @@
  * frozen tensors, private steps and trainers of one's own it gives back by name.
  */
 
-import { createHash, createPrivateKey, createPublicKey, generateKeyPairSync, sign, verify } from "node:crypto";
+import { createHash, createPrivateKey, createPublicKey, generateKeyPairSync, randomBytes, sign, verify } from "node:crypto";
 import { existsSync, readFileSync, renameSync, writeFileSync } from "node:fs";
 import ort from "onnxruntime-node";
 import { canonical, toHex, utf8 } from "../privacy/secagg/webcrypto/primitives.mjs";
@@ -217,14 +217,15 @@ async function train(task, { manifest, stages }, model, state) {
     const made = await session.run(Object.fromEntries(feeds));
     for (const { name, destination, key: place } of outputs) put[destination][place] = made[name].data;
   };
+  const seed = task.secure ? randomBytes(6).readUIntBE(0, 6) : task.seed;
   for (const stage of stages) {
     if (stage.over === "once") {
       await run(stage);
       continue;
     }
     const random = stage.inputs.filter(({ source }) => source === "random");
-    for (batch of batches(chosen.length, task.seed, training)) {
-      drawn = randomInputs(task.seed, steps, random);
+    for (batch of batches(chosen.length, seed, training)) {
+      drawn = randomInputs(seed, steps, random);
       await run(stage);
       steps += 1;
     }
