@@ -14,9 +14,9 @@ from coterie.errors import CoterieError
 from coterie.protocol.control import ExperimentCreate
 from coterie.protocol.device import Idle
 from coterie.server.bell import Bell
-from coterie.server.device.asking import KINDS, Asker, lacks, measures, within_reach
-from coterie.server.device.pace import Demand
+from coterie.server.pace import Demand
 from coterie.server.plans import Plans
+from coterie.server.rounds.asking import KINDS, Asker, lacks, measures, within_reach
 from coterie.server.rounds.reservations import kept_for_others
 from coterie.server.rounds.transitions import Rounds
 from coterie.server.store import experiments

@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from weakref import WeakValueDictionary
 
 import structlog
 
@@ -14,43 +13,44 @@ from coterie.privacy.ledger.accountant import epsilon
 from coterie.protocol.ids import RUNNER, new_id
 from coterie.protocol.private_files import make_private_database, make_private_folder
 from coterie.protocol.signing import SigningKey
-from coterie.server.auth.nonces import Nonces
-from coterie.server.auth.tokens import Token, parse_token
 from coterie.server.bell import Bell
 from coterie.server.board import Board
 from coterie.server.clock import now_ms
-from coterie.server.device.pace import Pacer
+from coterie.server.credentials.nonces import Nonces
+from coterie.server.credentials.tokens import Token, parse_token
+from coterie.server.downloads.compression import Compression
+from coterie.server.downloads.deltas import Deltas
+from coterie.server.driver import Driver
 from coterie.server.edge.edge import Edge
 from coterie.server.edge.membership import token_missing
 from coterie.server.faults import Faults
 from coterie.server.fleet import Fleet
+from coterie.server.incoming import Incoming
 from coterie.server.jobs.kind import JobContext
 from coterie.server.jobs.kinds import KINDS
 from coterie.server.jobs.runner import Runner
 from coterie.server.metrics import Metrics
+from coterie.server.pace import Pacer
 from coterie.server.plans import Plans
 from coterie.server.rounds import retention
-from coterie.server.rounds.driver import Driver
 from coterie.server.rounds.spending import Spending
 from coterie.server.rounds.transitions import Rounds
-from coterie.server.rounds.workers import Workers
 from coterie.server.secure.attempts import Attempts
 from coterie.server.secure.machines import Machines
-from coterie.server.secure.turns import Turns
-from coterie.server.sessions.ending import clear, end_overdue
 from coterie.server.settings import Settings
 from coterie.server.store import housekeeping, jobs, populations, sessions, upstream
 from coterie.server.store.blobs import BlobStore
 from coterie.server.store.checkpoints import Checkpoints
-from coterie.server.store.compression import Compression
-from coterie.server.store.deltas import Deltas
 from coterie.server.store.devices import DeviceCache
 from coterie.server.store.engine import Database, sqlite_url
 from coterie.server.store.ledger import Ledger
 from coterie.server.store.lock import FolderLock
 from coterie.server.store.migrate import migrate
 from coterie.server.store.objects import open_objects
+from coterie.server.store.session_end import clear, end_overdue
 from coterie.server.store.sessions import PartyCache
+from coterie.server.turns import Turns
+from coterie.server.worker.workers import Workers
 
 TIDY_EVERY_S = 300.0
 SWEEP_EVERY_S = 3600.0
@@ -84,12 +84,9 @@ class Coordinator:
     guests: Fleet
     """When parties of sessions were last seen."""
     pacer: Pacer
+    incoming: Incoming
     first_token: Token | None
     closing: asyncio.Event = field(default_factory=asyncio.Event)
-    uploads: WeakValueDictionary[str, asyncio.Lock] = field(default_factory=WeakValueDictionary[str, asyncio.Lock])
-    """One lock per task while a part of its update is taken."""
-    bodies: dict[str, asyncio.Timeout] = field(default_factory=dict[str, asyncio.Timeout])
-    """For each task the one request whose body is coming in."""
 
     def hang_up(self) -> None:
         """End whatever waits for news: event streams and the long polls of attempts are answered now."""
@@ -176,6 +173,7 @@ async def _opened(
         parties=PartyCache(database),
         guests=Fleet(),
         pacer=Pacer(settings, fleet),
+        incoming=Incoming(blobs),
         first_token=secrets.token,
     )
     driver = _driver(coordinator)

@@ -17,9 +17,9 @@ from coterie.protocol.session import SessionTerms
 from coterie.server.auth.caller import Caller
 from coterie.server.auth.policy import POLICY, Credential, Principal, Rule, Scope
 from coterie.server.auth.signatures import signed_fields, verify_head
-from coterie.server.auth.tokens import Token, matches, parse_token
 from coterie.server.clock import now_ms
 from coterie.server.coordinator import Coordinator
+from coterie.server.credentials.tokens import Token, matches, parse_token
 from coterie.server.store import tokens
 from coterie.server.store.devices import ClientBounds, client_bounds
 from coterie.server.store.tables import TokenRow

@@ -5,7 +5,7 @@ import json
 from coterie.protocol.audit import AuditEntry
 from coterie.protocol.control import Page
 from coterie.server.auth.gate import Here, gated_router
-from coterie.server.control.paging import Cursor, Limit, instant, number_after, page
+from coterie.server.paging import Cursor, Limit, instant, number_after, page
 from coterie.server.store import audit
 from coterie.server.store.tables import AuditRow
 

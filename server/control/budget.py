@@ -11,9 +11,9 @@ from coterie.privacy.ledger.state import Charge, Standing, State
 from coterie.protocol.control import BudgetLimit, BudgetView, ExperimentBudget, LedgerEntry, Page
 from coterie.server.auth.gate import Here, gated_router
 from coterie.server.clock import now_ms
-from coterie.server.control.floor import policy_of
-from coterie.server.control.paging import Cursor, Limit, number_after, page
 from coterie.server.control.populations import Name, named
+from coterie.server.floor import policy_of
+from coterie.server.paging import Cursor, Limit, number_after, page
 from coterie.server.store import ledger
 from coterie.server.store.ledger import Ledger
 

@@ -12,8 +12,8 @@ from coterie.errors import InputError
 from coterie.server.auth.caller import Caller
 from coterie.server.auth.gate import Calling, Here, gated_router
 from coterie.server.bell import wait
-from coterie.server.control.paging import NUMBER, instant
 from coterie.server.coordinator import Coordinator
+from coterie.server.paging import NUMBER, instant
 from coterie.server.store import events, tokens
 from coterie.server.store.events import StoredEvent
 

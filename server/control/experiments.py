@@ -19,10 +19,10 @@ from coterie.protocol.spread import spreads
 from coterie.server.auth.caller import Caller
 from coterie.server.auth.gate import Calling, Here, gated_router
 from coterie.server.control import submission
-from coterie.server.control.floor import check_floor, policy_of
 from coterie.server.control.idempotency import OnceOnly
-from coterie.server.control.paging import Cursor, Limit, after, instant, maybe_instant, number_after, page
 from coterie.server.control.populations import named
+from coterie.server.floor import check_floor, policy_of
+from coterie.server.paging import Cursor, Limit, after, instant, maybe_instant, number_after, page
 from coterie.server.rounds.record import uploaded
 from coterie.server.rounds.retention import BYTES_KEPT
 from coterie.server.store import audit, events, experiments, upstream

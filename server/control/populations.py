@@ -15,10 +15,10 @@ from coterie.protocol.schema import DataSchema
 from coterie.protocol.signing import PUBLIC_PATTERN
 from coterie.protocol.wire import message_error
 from coterie.server.auth.gate import Calling, Here, gated_router
-from coterie.server.control.floor import changed, check_names, check_signer, policy_of, to_row
 from coterie.server.control.idempotency import OnceOnly
-from coterie.server.control.paging import Cursor, Limit, after, instant, page
 from coterie.server.coordinator import Coordinator
+from coterie.server.floor import changed, check_names, check_signer, policy_of, to_row
+from coterie.server.paging import Cursor, Limit, after, instant, page
 from coterie.server.store import audit, events, populations
 from coterie.server.store.tables import PopulationRow
 

@@ -10,13 +10,13 @@ from coterie.protocol import ids
 from coterie.protocol.control import Page
 from coterie.protocol.session import SessionCreate, SessionCreated, SessionEnd, SessionTerms, SessionView
 from coterie.server.auth.gate import Calling, Here, gated_router
-from coterie.server.auth.tokens import Token, new_token
 from coterie.server.clock import now_ms
 from coterie.server.control.idempotency import OnceOnly
-from coterie.server.control.paging import Cursor, Limit, after, page
-from coterie.server.sessions.ending import clear, end_session
+from coterie.server.credentials.tokens import Token, new_token
+from coterie.server.paging import Cursor, Limit, after, page
 from coterie.server.sessions.view import session_view
 from coterie.server.store import audit, events, sessions, tokens
+from coterie.server.store.session_end import clear, end_session
 from coterie.server.store.tables import PartyRow, SessionRow
 
 router = gated_router("sessions")

@@ -28,9 +28,9 @@ from coterie.protocol.schema import DataSchema
 from coterie.protocol.secure_aggregation import SecureAggregation
 from coterie.protocol.tensors import TensorLimits, read_file
 from coterie.server.auth.caller import Caller
-from coterie.server.control.floor import check_signer, policy_of
 from coterie.server.control.populations import named
 from coterie.server.coordinator import Coordinator
+from coterie.server.floor import check_signer, policy_of
 from coterie.server.store import blob_rows, devices, populations
 from coterie.server.store.blobs import BlobStore
 

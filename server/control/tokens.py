@@ -9,11 +9,11 @@ from coterie.errors import Conflict, Forbidden, InputError, NotFound
 from coterie.protocol.control import AnyTokenKind, Page, Role, TokenCreate, TokenCreated, TokenKind, TokenView
 from coterie.server.auth.caller import Caller
 from coterie.server.auth.gate import Calling, Here, gated_router
-from coterie.server.auth.tokens import new_token
 from coterie.server.clock import now_ms
 from coterie.server.control.idempotency import OnceOnly
-from coterie.server.control.paging import Cursor, Limit, after, instant, maybe_instant, page
 from coterie.server.control.populations import named
+from coterie.server.credentials.tokens import new_token
+from coterie.server.paging import Cursor, Limit, after, instant, maybe_instant, page
 from coterie.server.store import audit, tokens
 from coterie.server.store.tables import TokenRow
 

@@ -16,10 +16,10 @@ from coterie.protocol.control import ExperimentCreate
 from coterie.protocol.device import BlobRef, Task
 from coterie.server.clock import now_ms
 from coterie.server.coordinator import Coordinator
-from coterie.server.device.asking import KINDS, Asker, measures, within_reach
 from coterie.server.device.limits import masked_limit, upload_limit
 from coterie.server.device.secure_terms import joined
-from coterie.server.device.terms import edge_terms, fits, with_time_left
+from coterie.server.rounds.asking import KINDS, Asker, measures, within_reach
+from coterie.server.rounds.edge_terms import edge_terms, fits, with_time_left
 from coterie.server.rounds.eligibility import contribution, holdings, outcomes
 from coterie.server.rounds.reservations import kept_for_others
 from coterie.server.rounds.spending import privacy_of

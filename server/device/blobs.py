@@ -15,9 +15,9 @@ from coterie.errors import NotFound
 from coterie.protocol.delta import ASKED
 from coterie.server.auth.gate import Here, gated_router
 from coterie.server.coordinator import Coordinator
-from coterie.server.device.ranges import Unsatisfiable, parse_range
+from coterie.server.downloads.compression import Variant
+from coterie.server.downloads.ranges import Unsatisfiable, parse_range
 from coterie.server.store import blob_rows
-from coterie.server.store.compression import Variant
 
 router = gated_router("blobs")
 log = structlog.get_logger("coterie.server")

@@ -5,7 +5,7 @@ from coterie.protocol.device import PROTOCOL_VERSIONS, CheckIn, CheckInResponse,
 from coterie.server.auth.gate import Here, Signed, gated_router
 from coterie.server.clock import now_ms
 from coterie.server.device.assignment import Asker, candidates, lease, repeat
-from coterie.server.device.pace import rested
+from coterie.server.pace import rested
 from coterie.server.store import experiments, tasks
 
 router = gated_router("device")

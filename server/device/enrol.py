@@ -17,7 +17,7 @@ from coterie.protocol.device import (
 from coterie.protocol.schema import DataSchema
 from coterie.server.auth.gate import Enrolling, Here, gated_router
 from coterie.server.clock import now_ms
-from coterie.server.control.floor import policy_of
+from coterie.server.floor import policy_of
 from coterie.server.store import devices, events, populations, tokens
 from coterie.server.store.devices import client_bounds
 from coterie.server.store.tables import DeviceRow, PopulationRow

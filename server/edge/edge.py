@@ -24,10 +24,10 @@ from coterie.errors import CoterieError, RemoteError
 from coterie.protocol.device import Abort, CheckIn, CheckInResponse, Progress, RetryWindow, Task
 from coterie.protocol.wire import read_message
 from coterie.server.bell import Bell, wait
-from coterie.server.edge import answer
 from coterie.server.edge.membership import CAPABILITIES, Membership, join
 from coterie.server.edge.mirror import Mirror
 from coterie.server.plans import Plans
+from coterie.server.rounds import answer
 from coterie.server.rounds.transitions import Rounds
 from coterie.server.settings import Settings
 from coterie.server.store import experiments, upstream

@@ -20,9 +20,9 @@ from coterie.protocol.device import EdgeTerms, Task
 from coterie.protocol.layout import Layout
 from coterie.protocol.tensors import TensorLimits, read_file
 from coterie.server.clock import now_ms
-from coterie.server.control.floor import check_floor, policy_of
-from coterie.server.device.terms import CHOICE
 from coterie.server.edge.membership import Membership
+from coterie.server.floor import check_floor, policy_of
+from coterie.server.rounds.edge_terms import CHOICE
 from coterie.server.rounds.transitions import Rounds
 from coterie.server.settings import Settings
 from coterie.server.store import blob_rows, devices, events, experiments, populations, upstream

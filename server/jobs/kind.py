@@ -11,7 +11,6 @@ from coterie.aggregation.engine import work_due
 from coterie.server.metrics import Metrics
 from coterie.server.plans import Plans
 from coterie.server.rounds.transitions import Rounds
-from coterie.server.rounds.workers import JobFailed
 from coterie.server.secure.machines import Machines
 from coterie.server.store import experiments
 from coterie.server.store.blobs import BlobStore
@@ -19,6 +18,7 @@ from coterie.server.store.engine import Database
 from coterie.server.store.experiments import Locked, OpenRound
 from coterie.server.store.jobs import Job
 from coterie.server.store.objects import Shelf
+from coterie.server.worker.workers import JobFailed
 
 Result = dict[str, Any]
 

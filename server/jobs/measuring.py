@@ -8,10 +8,10 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from coterie.aggregation.engine import Evaluated, Work
 from coterie.server.jobs.kind import JobContext, JobKind, Result, round_due, still_due
-from coterie.server.rounds.workers import JobFailed
 from coterie.server.store import experiments
 from coterie.server.store.experiments import Locked
 from coterie.server.store.jobs import Job
+from coterie.server.worker.workers import JobFailed
 
 
 async def _arguments(context: JobContext, job: Job, folder: Path) -> Mapping[str, Any] | None:

@@ -16,10 +16,10 @@ from coterie.errors import CoterieError
 from coterie.server.bell import Bell
 from coterie.server.clock import now_ms
 from coterie.server.jobs.kind import JobContext, JobKind, Result
-from coterie.server.rounds.workers import JobFailed, WorkerLost, Workers
 from coterie.server.store import experiments, jobs
 from coterie.server.store.jobs import Job, JobKey
 from coterie.server.store.tables import JobRow
+from coterie.server.worker.workers import JobFailed, WorkerLost, Workers
 
 RETRY_S = 1.0
 LONGEST_RETRY_S = 60.0

@@ -23,7 +23,6 @@ from coterie.server.jobs.kind import JobContext, JobKind, Result, round_due, sti
 from coterie.server.jobs.noise import noise_of
 from coterie.server.jobs.versions import keep_version, remember_version, version_files
 from coterie.server.jobs.wanted import UNMASK
-from coterie.server.rounds.workers import JobFailed
 from coterie.server.secure import opening
 from coterie.server.secure.failing import end_without_sum, named
 from coterie.server.secure.machine import Failed, Machine
@@ -32,6 +31,7 @@ from coterie.server.store.attempts import Standing
 from coterie.server.store.experiments import Locked, OpenRound
 from coterie.server.store.jobs import Job, JobKey
 from coterie.server.store.tables import AttemptRow, ExperimentRow
+from coterie.server.worker.workers import JobFailed
 
 SUM_WORK = (Work.SUM, Work.SUM_EVALUATIONS)
 

@@ -12,12 +12,12 @@ from coterie.errors import InternalError
 from coterie.server.jobs.kind import JobContext, JobKind, MadeFile, Result, round_due, still_due
 from coterie.server.jobs.noise import noise_of
 from coterie.server.rounds import inputs
-from coterie.server.rounds.workers import JobFailed
 from coterie.server.store import blob_rows, experiments, tasks, upstream
 from coterie.server.store.blob_files import DAMAGED
 from coterie.server.store.experiments import Locked, OpenRound
 from coterie.server.store.jobs import Job
 from coterie.server.store.tables import ExperimentRow
+from coterie.server.worker.workers import JobFailed
 
 log = structlog.get_logger("coterie.server.jobs")
 

@@ -18,18 +18,18 @@ from coterie.protocol.device import Task
 from coterie.protocol.secagg import AdvertiseKeys
 from coterie.server.bell import Bell
 from coterie.server.clock import now_ms
-from coterie.server.jobs.wanted import summed_now
 from coterie.server.metrics import Metrics
 from coterie.server.rounds.errands import Errands
 from coterie.server.rounds.transitions import Rounds
 from coterie.server.secure.failing import end_without_sum, moved, named
 from coterie.server.secure.machine import Failed, Machine, begin
 from coterie.server.secure.machines import Machines
-from coterie.server.secure.turns import Turns
+from coterie.server.secure.sums import summed_now
 from coterie.server.store import attempts, devices, events, experiments, mailbox
 from coterie.server.store.attempts import Standing
 from coterie.server.store.engine import Database
 from coterie.server.store.experiments import OpenRound
+from coterie.server.turns import Turns
 
 CLOCK_SLACK_MS = 5000.0
 """The wall clock may move by so much against the monotonic one between two looks before it was set."""

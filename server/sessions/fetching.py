@@ -18,7 +18,7 @@ from coterie.server.auth.gate import Here, Party, gated_router
 from coterie.server.bell import wait
 from coterie.server.clock import now_ms
 from coterie.server.coordinator import Coordinator
-from coterie.server.device.ranges import ByteRange, Unsatisfiable, parse_range
+from coterie.server.downloads.ranges import ByteRange, Unsatisfiable, parse_range
 from coterie.server.sessions.sending import BINARY, Name, Number
 from coterie.server.sessions.standing import box, open_session
 from coterie.server.store import mailbox, nonces

@@ -8,10 +8,10 @@ from coterie.protocol.device import NONCE_HEADER
 from coterie.protocol.session import PartyJoin, PartyJoined, SessionEnd, SessionView
 from coterie.server.auth.gate import Here, Joining, Party, gated_router
 from coterie.server.clock import now_ms
-from coterie.server.sessions.ending import clear, end_session
 from coterie.server.sessions.standing import open_session
 from coterie.server.sessions.view import session_view
 from coterie.server.store import audit, events, nonces, sessions, tokens
+from coterie.server.store.session_end import clear, end_session
 
 router = gated_router("party")
 

@@ -5,7 +5,6 @@ small message is kept in its row; a large one has its room reserved before its f
 resumable by offset, and stays as the parts in which it came.
 """
 
-import asyncio
 from dataclasses import dataclass
 from pathlib import Path as File
 from typing import Annotated, Final, Literal
@@ -20,7 +19,7 @@ from coterie.protocol.session import KEYS_STAGE, SendReceipt
 from coterie.server.auth.gate import Here, Party, SignedParty, gated_router
 from coterie.server.clock import now_ms
 from coterie.server.coordinator import Coordinator
-from coterie.server.device.upload import Part, kept, part_of, received, streamed_body
+from coterie.server.incoming import UploadPart, kept, part_of, streamed_body
 from coterie.server.sessions.standing import box, open_session
 from coterie.server.store import mailbox, nonces
 from coterie.server.store.mailbox import Box
@@ -85,11 +84,11 @@ async def send(
     if not standing.is_accepted and (standing.before is None or standing.before.size < part.length):
         await _reserve(here, sending)
     name = standing.box.parts_of(sequence)
-    path, digest, size = await received(request, here, name, part)
+    path, digest, size = await here.incoming.receive(request, name, part)
     try:
         party.check_body(digest)
         here.metrics.received.inc(size)
-        async with here.uploads.setdefault(name, asyncio.Lock()):
+        async with here.incoming.turn(name):
             return await _take(here, sending, name, path, size, digest)
     finally:
         path.unlink(missing_ok=True)
@@ -103,7 +102,7 @@ class Sending:
     stage: str
     role: str
     sequence: int
-    part: Part
+    part: UploadPart
 
 
 @dataclass(frozen=True)
@@ -275,7 +274,7 @@ async def _check_room(
             )
 
 
-def _other_digest(part: Part) -> UpdateRefused:
+def _other_digest(part: UploadPart) -> UpdateRefused:
     return UpdateRefused(
         f"The {part.length} bytes received do not have the digest that {DIGEST_HEADER} promised.",
         hint="Send the whole message again, from offset 0.",

@@ -6,8 +6,8 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from coterie.errors import NotFound
 from coterie.protocol.session import PartyView, SessionView
 from coterie.server.clock import now_ms
-from coterie.server.control.paging import instant, maybe_instant
 from coterie.server.coordinator import Coordinator
+from coterie.server.paging import instant, maybe_instant
 from coterie.server.store import mailbox, sessions
 from coterie.server.store.mailbox import Load
 

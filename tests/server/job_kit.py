@@ -19,7 +19,6 @@ from coterie.server.jobs.runner import Runner
 from coterie.server.metrics import Metrics
 from coterie.server.plans import Plans
 from coterie.server.rounds.transitions import Rounds
-from coterie.server.rounds.workers import Workers
 from coterie.server.secure.machines import Machines
 from coterie.server.store import events, jobs
 from coterie.server.store.blobs import BlobStore
@@ -28,6 +27,7 @@ from coterie.server.store.experiments import Locked
 from coterie.server.store.jobs import Job, JobKey
 from coterie.server.store.objects import open_objects
 from coterie.server.store.tables import ExperimentRow, JobRow, PopulationRow, RoundRow
+from coterie.server.worker.workers import Workers
 
 KEY = JobKey("exp_one", 1, "warm")
 DONE = "test.done"

@@ -9,8 +9,8 @@ from server_kit import Opener
 
 from coterie.protocol.device import RetryWindow
 from coterie.server.clock import now_ms
-from coterie.server.device.pace import Arrivals, Demand, Pacer, mean_wait, rested, window
 from coterie.server.fleet import Fleet
+from coterie.server.pace import Arrivals, Demand, Pacer, mean_wait, rested, window
 from coterie.server.settings import Settings
 
 SETTINGS = Settings(check_in_rate=100.0, retry_floor_s=0.2, retry_idle_s=1.0, retry_ceiling_s=900.0)

@@ -31,10 +31,10 @@ from test_secure_rounds import LOOSE, run, until_clean, weights
 
 from coterie.privacy.secagg import client
 from coterie.server.clock import now_ms
-from coterie.server.rounds.workers import WorkerLost
 from coterie.server.settings import Settings
 from coterie.server.store import experiments, mailbox
 from coterie.server.store.tables import RoundRow
+from coterie.server.worker.workers import WorkerLost
 from tests.patience import patience
 
 OLD_SDK = b'{"pending":[],"capabilities":{"trainers":["plan","external"]}}'

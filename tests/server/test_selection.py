@@ -19,8 +19,8 @@ from coterie.protocol.control import ExperimentCreate, RoundPolicy, ServerRule
 from coterie.protocol.device import Capabilities, DataReport, Task
 from coterie.protocol.features import FEATURES
 from coterie.server.clock import now_ms
-from coterie.server.device.asking import Asker
 from coterie.server.device.assignment import candidates, lease
+from coterie.server.rounds.asking import Asker
 from coterie.server.rounds.eligibility import contribution, holdings
 from coterie.server.rounds.reservations import kept_for_others
 from coterie.server.store.tables import ParticipationRow, RoundRow

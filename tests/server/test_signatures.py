@@ -13,7 +13,7 @@ from server_kit import Device, Opener, Operator, fleet, update
 from coterie.errors import ConfigurationError, Unauthenticated
 from coterie.protocol.signing import SigningKey
 from coterie.server.app import create_app
-from coterie.server.auth.nonces import Nonces
+from coterie.server.credentials.nonces import Nonces
 from coterie.server.settings import Settings
 
 BODY = b'{"pending":[]}'

@@ -14,7 +14,7 @@ from obstore.store import MemoryStore
 from server_kit import Opener, Operator, fleet, sha256
 
 from coterie.errors import StorageError, Unauthenticated
-from coterie.server.auth.nonces import Nonces
+from coterie.server.credentials.nonces import Nonces
 from coterie.server.faults import Faults
 from coterie.server.store import events
 from coterie.server.store.blob_files import BlobFiles
