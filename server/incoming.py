@@ -51,7 +51,7 @@ def part_of(offset: int, length: int, digest: str) -> UploadPart:
         raise InputError(f"{DIGEST_HEADER} is not valid base64.", code="digest_missing") from None
 
 
-class Incoming:
+class IncomingBodies:
     """The bodies that this process is receiving, each by the name of what is sent."""
 
     def __init__(self, blobs: BlobStore) -> None:

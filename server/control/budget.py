@@ -25,7 +25,7 @@ DELTA = 1e-5
 @router.get("/v1/populations/{name}/budget", operation_id="getBudget", summary="The privacy budget of a population")
 async def show(name: Name, here: Here) -> BudgetView:
     """Of a unit that took part in everything: what it may have lost, by experiment and over 365 days."""
-    async with here.database.read() as session:
+    async with here.storage.database.read() as session:
         row = await named(session, name)
         head, state = await here.rounds.spending.ledger.read(session, row.name)
     delta = policy_of(row).delta or DELTA
@@ -39,7 +39,7 @@ async def show(name: Name, here: Here) -> BudgetView:
 )
 async def entries(name: Name, here: Here, limit: Limit = 100, cursor: Cursor = None) -> Page[LedgerEntry]:
     """Append-only, each entry chained to the one before by its digest and signed by the coordinator's key."""
-    async with here.database.read() as session:
+    async with here.storage.database.read() as session:
         row = await named(session, name)
         found = await ledger.entries(session, row.name, number_after(cursor, 0), limit + 1)
     return page(found, limit, lambda entry: entry.sequence, [entry_view(entry) for entry in found])

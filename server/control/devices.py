@@ -30,7 +30,7 @@ def _view(here: Coordinator, row: DeviceRow, accepted: int, failures: tuple[int,
         max_clients=row.max_clients,
         state="active" if row.revoked_at is None else "withdrawn" if details.get(WITHDRAWN) else "revoked",
         enrolled_at=instant(row.created_at),
-        last_seen_at=instant(here.fleet.last(row.id) or row.seen_at),
+        last_seen_at=instant(here.presence.fleet.last(row.id) or row.seen_at),
         accepted=accepted,
         failed=0 if failures is None else failures[0],
         failure=None if failures is None else failures[1],
@@ -50,7 +50,7 @@ async def index(
 ) -> Page[DeviceView]:
     """In the order of their enrolment."""
     population = caller.within(population)
-    async with here.database.read() as session:
+    async with here.storage.database.read() as session:
         rows = await devices.page(session, population, after(cursor) or "", limit + 1)
         accepted = await devices.accepted(session, [row.id for row in rows])
         failures = await devices.failures(session, [row.id for row in rows])
@@ -63,7 +63,7 @@ async def revoke(device: Annotated[str, Path(max_length=64)], here: Here, caller
     """Idempotent. The task that it holds is taken back; updates accepted before stay counted. Rounds that judge by it
     as their trusted client, and have no update of it, end at once.
     """
-    async with here.database.write("revoke") as session:
+    async with here.storage.database.write("revoke") as session:
         row = await session.get(DeviceRow, device)
         if row is None or not caller.reaches(row.population):
             raise NotFound(f"There is no device {device!r}.", code="device_unknown")
@@ -71,5 +71,5 @@ async def revoke(device: Annotated[str, Path(max_length=64)], here: Here, caller
             await shut_out(here.rounds, session, row, "revoked", by=caller.token)
         accepted = await devices.accepted(session, [device])
         failures = await devices.failures(session, [device])
-    here.devices.forget(device)
+    here.presence.devices.forget(device)
     return _view(here, row, accepted.get(device, 0), failures.get(device))

@@ -48,9 +48,9 @@ async def follow(
     is no longer valid; without ``live`` only those that there are. A comment line says now and then that it lives.
     """
     yield b"retry: 1000\n\n"
-    while not here.closing.is_set():
-        ring = here.bell.next_ring()
-        async with here.database.read() as session:
+    while not here.signals.closing.is_set():
+        ring = here.signals.bell.next_ring()
+        async with here.storage.database.read() as session:
             if not await tokens.valid(session, caller.token):
                 return
             found = await events.after(session, last, experiment, caller.population, BATCH)

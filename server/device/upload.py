@@ -44,15 +44,15 @@ class Body:
 @router.head("/v1/device/tasks/{task}/update", operation_id="getUploadOffset", summary="How much of the update is here")
 async def offset(task: TaskName, here: Here, device: Signed) -> Response:
     """``Upload-Offset`` tells where to continue."""
-    async with here.database.read() as session:
+    async with here.storage.database.read() as session:
         row = await own(session, task, device.id)
     if masked.awaits_vector(row):
-        return Response(headers={UPLOAD_OFFSET_HEADER: str(await here.blobs.parts.held(task))})
+        return Response(headers={UPLOAD_OFFSET_HEADER: str(await here.storage.blobs.parts.held(task))})
     if row.state == tasks.ACCEPTED:
         return Response(headers={UPLOAD_OFFSET_HEADER: str(row.size or 0), UPLOAD_LENGTH_HEADER: str(row.size or 0)})
     if row.state != tasks.LEASED:
         raise refusal(row.state)
-    return Response(headers={UPLOAD_OFFSET_HEADER: str(await here.blobs.parts.held(task))})
+    return Response(headers={UPLOAD_OFFSET_HEADER: str(await here.storage.blobs.parts.held(task))})
 
 
 @router.patch(
@@ -75,7 +75,7 @@ async def upload(
 ) -> Response:
     """The same bytes again are answered with ``already``."""
     part = part_of(upload_offset, upload_length, repr_digest)
-    async with here.database.read() as session:
+    async with here.storage.database.read() as session:
         row = await own(session, task, device.id)
     message = Task.model_validate_json(row.message)
     limit = min(message.upload_limit, here.settings.update_limit)
@@ -88,7 +88,7 @@ async def upload(
         here.metrics.received.inc(size)
         async with here.incoming.turn(task):
             # Another part may have finished the task while this body came in.
-            async with here.database.read() as session:
+            async with here.storage.database.read() as session:
                 row = await own(session, task, device.id)
             return await _take(here, device, row, message, part, body)
     finally:
@@ -105,7 +105,7 @@ async def _take(
         raise refusal(row.state)
     if message.secure is not None and not vector:
         raise masked.keys_first()
-    held = await here.blobs.parts.held(row.id) if part.offset else 0
+    held = await here.storage.blobs.parts.held(row.id) if part.offset else 0
     if part.offset > held:
         raise Conflict(
             f"This part starts at byte {part.offset}, but {held} bytes are here.",
@@ -114,7 +114,7 @@ async def _take(
             headers={UPLOAD_OFFSET_HEADER: str(held)},
         )
     if part.offset + body.size < part.length:
-        await kept(here.blobs.parts.add(row.id, part.offset, body.path))
+        await kept(here.storage.blobs.parts.add(row.id, part.offset, body.path))
         if vector:
             await masked.keep_part(here, device, row, body.size)
         else:
@@ -144,9 +144,9 @@ async def _take(
 
 async def _joined(here: Coordinator, task: str, part: UploadPart, body: Body) -> Body:
     """The whole update: the parts that came before, and the last one."""
-    path = here.blobs.scratch_file(task)
+    path = here.storage.blobs.scratch_file(task)
     try:
-        digest = await kept(here.blobs.parts.join(task, part.offset, body.path, path))
+        digest = await kept(here.storage.blobs.parts.join(task, part.offset, body.path, path))
     except BaseException:
         path.unlink(missing_ok=True)
         raise
@@ -156,7 +156,7 @@ async def _joined(here: Coordinator, task: str, part: UploadPart, body: Body) ->
 async def _forget(here: Coordinator, task: str, part: UploadPart) -> None:
     """Drop the parts of an upload that is over."""
     if part.offset:
-        await here.blobs.parts.drop(task)
+        await here.storage.blobs.parts.drop(task)
 
 
 def _receipt(state: str, sha256: str) -> Response:

@@ -44,13 +44,13 @@ BINARY: Final = {"content": {"application/octet-stream": {"schema": {"type": "st
 )
 async def offset(stage: Name, role: Name, sequence: Number, here: Here, party: Party) -> Response:
     """``Upload-Offset`` tells where to continue; ``Upload-Length`` is there when the message was accepted."""
-    async with here.database.read() as session:
+    async with here.storage.database.read() as session:
         await open_session(session, party.session)
         place = box(party, stage, role, "to")
         message = await mailbox.message(session, place, sequence)
     if message is not None and message.is_whole:
         return Response(headers={UPLOAD_OFFSET_HEADER: str(message.size), UPLOAD_LENGTH_HEADER: str(message.size)})
-    held = 0 if message is None else await here.blobs.parts.held(place.parts_of(sequence))
+    held = 0 if message is None else await here.storage.blobs.parts.held(place.parts_of(sequence))
     return Response(headers={UPLOAD_OFFSET_HEADER: str(held)})
 
 
@@ -79,7 +79,7 @@ async def send(
     part = sending.part
     if part.length <= INLINE:
         return await _post(here, sending, await _small(request, here, sending))
-    async with here.database.read() as session:
+    async with here.storage.database.read() as session:
         standing = await _stand(session, sending)
     if not standing.is_accepted and (standing.before is None or standing.before.size < part.length):
         await _reserve(here, sending)
@@ -191,8 +191,8 @@ async def _small(request: Request, here: Coordinator, sending: Sending) -> bytes
 
 
 async def _take(here: Coordinator, sending: Sending, name: str, path: File, size: int, digest: str) -> Response:
-    parts, part = here.blobs.parts, sending.part
-    async with here.database.read() as session:
+    parts, part = here.storage.blobs.parts, sending.part
+    async with here.storage.database.read() as session:
         if (await _stand(session, sending)).is_accepted:
             return _receipt("already", sending)
     held = await parts.held(name) if part.offset else 0
@@ -210,13 +210,13 @@ async def _take(here: Coordinator, sending: Sending, name: str, path: File, size
     if (digest if part.offset == 0 else await parts.digest(name, part.length)) != part.sha256:
         await parts.drop(name)
         raise _other_digest(part)
-    await here.blobs.keep_parts(name, point="posted")
+    await here.storage.blobs.keep_parts(name, point="posted")
     return await _post(here, sending, None)
 
 
 async def _reserve(here: Coordinator, sending: Sending) -> None:
     """Keep room for a message before its first byte is kept, so that unfinished ones count too."""
-    async with here.database.write("reserved") as session:
+    async with here.storage.database.write("reserved") as session:
         found = await _stand(session, sending)
         if not found.is_accepted:
             expires_at = _expires_at(found.session, found.box)
@@ -225,7 +225,7 @@ async def _reserve(here: Coordinator, sending: Sending) -> None:
 
 
 async def _post(here: Coordinator, sending: Sending, body: bytes | None) -> Response:
-    async with here.database.write("posted") as session:
+    async with here.storage.database.write("posted") as session:
         await nonces.spend(session, sending.party.nonce, sending.party.nonce_expires)
         # Nobody ends the session, and nobody else numbers a message, between this look and this message.
         found = await _stand(session, sending)
@@ -241,7 +241,7 @@ async def _post(here: Coordinator, sending: Sending, body: bytes | None) -> Resp
             sha256=sending.part.sha256,
             expires_at=_expires_at(found.session, found.box),
         )
-    here.turns.turned(found.box.turn)
+    here.signals.turns.turned(found.box.turn)
     return _receipt("accepted", sending)
 
 

@@ -33,7 +33,9 @@ async def session_view(here: Coordinator, session: AsyncSession, identifier: str
             id=places[role.name].party,
             public_key=places[role.name].public,
             joined_at=maybe_instant(places[role.name].joined_at),
-            last_seen_at=maybe_instant(here.guests.last(places[role.name].party or "") or places[role.name].seen_at),
+            last_seen_at=maybe_instant(
+                here.presence.guests.last(places[role.name].party or "") or places[role.name].seen_at
+            ),
             held_bytes=loads.get(role.name, Load(0, 0)).size,
         )
         for role in terms.roles

@@ -116,7 +116,7 @@ def test_a_blob_under_a_wrong_name_or_over_the_limit_is_refused(coordinator: Ope
         assert (large.status_code, large.json()["code"]) == (413, "too_large")
         kindless = await operator.call("PUT", f"/v1/blobs/{sha256(DATA)}", content=DATA)
         assert (kindless.status_code, kindless.json()["code"]) == (422, "request_invalid")
-        blobs = operator.app.state.coordinator.blobs
+        blobs = operator.app.state.coordinator.storage.blobs
         assert await blobs.stored("blobs") == [] and list(blobs.scratch.iterdir()) == []
         await operator.put(DATA, "graph")
         again = await operator.call("PUT", f"/v1/blobs/{sha256(DATA)}?kind=graph", content=DATA)
