@@ -71,7 +71,8 @@ def create_app(settings: Settings | None = None, *, faults: Faults | None = None
         redirect_slashes=False,
     )
     for router in ROUTERS:
-        app.include_router(router)
+        # The routes themselves: to include a router analyses the parameters of each of its routes once more.
+        app.router.routes.extend(router.routes)
     problems.install(app)
     cors.allow(app, cors.origins(chosen.cors_origins))
     app.add_middleware(Envelope, stall_s=chosen.body_stall_s, rate=chosen.body_rate)

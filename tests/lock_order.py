@@ -22,6 +22,8 @@ ORDER: Final = (*FIRST, "attempts", "tasks")
 BEGIN: Final = {"BEGIN": True, "BEGIN IMMEDIATE": False}
 """How transactions begin (`coterie.server.store.engine`), and whether they only read."""
 POSTGRESQL: Final = postgresql.dialect()
+KNOWN: Final = WeakKeyDictionary[Compiled, "Locks | None"]()
+"""What compiled statements lock, as far as they were seen."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,6 @@ class Transaction:
 def watched(tell: Callable[[str], None]) -> Generator[None]:
     """Tell of every statement that goes against the order, as it is executed."""
     under_way = WeakKeyDictionary[Connection, Transaction]()
-    known = WeakKeyDictionary[Compiled, Locks | None]()
 
     def see(connection: Connection, _cursor: object, text: str, _parameters: object, context: Any, _many: bool) -> None:
         if text in BEGIN:
@@ -84,9 +85,9 @@ def watched(tell: Callable[[str], None]) -> Generator[None]:
         compiled = context.compiled if isinstance(context, ExecutionContext) else None
         if compiled is None or connection not in under_way:
             return
-        if compiled not in known:
-            known[compiled] = locks_of(compiled.statement)
-        locks = known[compiled]
+        if compiled not in KNOWN:
+            KNOWN[compiled] = locks_of(compiled.statement)
+        locks = KNOWN[compiled]
         wrong = None if locks is None else under_way[connection].take(locks)
         if wrong is not None:
             tell(wrong)

@@ -9,11 +9,14 @@ commit.
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
 from sqlalchemy import event, make_url
+from sqlalchemy.engine import Compiled
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker, create_async_engine
+from sqlalchemy.util import LRUCache
 
 from coterie.errors import InternalError
 from coterie.server.bell import Bell
@@ -23,6 +26,33 @@ from coterie.server.store.inline import connect
 from coterie.server.store.intact import lost
 
 _CAN_WAIT: Final = "can_wait"
+_MOST_COMPILED: Final = 1000
+"""How many statements are kept compiled. The code of the server has some three hundred."""
+
+
+class _Compiled(LRUCache[Any, Compiled]):
+    """Statements as SQL, by what they are and the name of their dialect instead of its object, of which each engine has
+    one of its own: every engine of a process is made in the same way.
+    """
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        return super().get(self._named(key), default)
+
+    def __setitem__(self, key: Any, compiled: Compiled) -> None:
+        super().__setitem__(self._named(key), compiled)
+
+    @staticmethod
+    def _named(key: Any) -> Any:
+        dialect, *rest = key
+        return (dialect.name, *rest)
+
+
+@cache
+def _compiled() -> _Compiled:
+    """The statements that this process has compiled. To compile one takes longer than to run it, so that the engine
+    which reads and the one which writes share them.
+    """
+    return _Compiled(_MOST_COMPILED)
 
 
 def can_wait(session: AsyncSession) -> None:
@@ -40,8 +70,9 @@ def sqlite_url(path: Path) -> str:
 def _engine(url: str, *, begin: str, connections: int) -> AsyncEngine:
     # Errors quote their statement in the log; its parameters may be keys, digests of tokens or nonces.
     parts = make_url(url)
+    options = {"compiled_cache": _compiled()}
     if parts.get_backend_name() != "sqlite":
-        return create_async_engine(url, hide_parameters=True)
+        return create_async_engine(url, hide_parameters=True, execution_options=options)
     path = Path(parts.database or "")
     engine = create_async_engine(
         url,
@@ -50,6 +81,7 @@ def _engine(url: str, *, begin: str, connections: int) -> AsyncEngine:
         max_overflow=0,
         pool_timeout=60,
         hide_parameters=True,
+        execution_options=options,
     )
 
     def begin_transaction(connection: Any) -> None:
