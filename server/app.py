@@ -9,10 +9,10 @@ from coterie.server import cors, pages, problems
 from coterie.server.auth.policy import POLICY
 from coterie.server.auth.signatures import check_public_url
 from coterie.server.control import audit, blobs, budget, devices, events, experiments, populations, sessions, tokens
-from coterie.server.coordinator import open_coordinator
 from coterie.server.device import blobs as device_blobs
 from coterie.server.device import check_in, enrol, lineage, report, secure, upload, withdraw
 from coterie.server.faults import Faults
+from coterie.server.lifetime import open_coordinator
 from coterie.server.middleware import Envelope
 from coterie.server.openapi import describe
 from coterie.server.sessions import fetching, joining, sending

@@ -14,13 +14,12 @@ from coterie.errors import CoterieError
 from coterie.protocol.control import ExperimentCreate
 from coterie.protocol.device import Idle
 from coterie.server.bell import Bell
-from coterie.server.device.asking import KINDS, Asker, lacks, measures, within_reach
-from coterie.server.device.pace import Demand
-from coterie.server.plans import Plans
+from coterie.server.pace import Demand
+from coterie.server.rounds.asking import KINDS, Asker, lacks, measures, within_reach
 from coterie.server.rounds.reservations import kept_for_others
 from coterie.server.rounds.transitions import Rounds
+from coterie.server.storage import Storage
 from coterie.server.store import experiments
-from coterie.server.store.engine import Database
 from coterie.server.store.experiments import OpenRound
 
 RETRY_S = 1.0
@@ -39,9 +38,8 @@ class Running:
 class Board:
     """The running experiments by population, as of the last commit. A hint: rows decide what is given."""
 
-    def __init__(self, database: Database, plans: Plans, rounds: Rounds) -> None:
-        self._database = database
-        self._plans = plans
+    def __init__(self, storage: Storage, rounds: Rounds) -> None:
+        self._storage = storage
         self._rounds = rounds
         self._traffic = rounds.traffic
         self._running: dict[str, Running] = {}
@@ -124,8 +122,8 @@ class Board:
 
     async def refresh(self) -> None:
         """Look at the rows again."""
-        commits = self._database.commits
-        async with self._database.read() as session:
+        commits = self._storage.database.commits
+        async with self._storage.database.read() as session:
             identifiers = await experiments.running_ids(session)
             found = {name: self._running.get(name) or await self._looked_up(session, name) for name in identifiers}
             opened = await experiments.open_rounds(session)
@@ -146,9 +144,9 @@ class Board:
         request = experiments.request_of(row)
         frozen = [request.frozen.sha256] if request.frozen else []
         try:
-            manifest = await self._plans.manifest(row.plan)
+            manifest = await self._storage.plans.manifest(row.plan)
             graphs = [stage.sha256 for stage in manifest.stages]
-            await asyncio.to_thread(self._plans.check_files, graphs, [row.model, *frozen])
+            await asyncio.to_thread(self._storage.plans.check_files, graphs, [row.model, *frozen])
         except CoterieError as error:
             if self.quarantined.get(name) != error.message:
                 log.error("experiment stands still", experiment=name, name=row.name, why=error.message, hint=error.hint)
@@ -160,7 +158,7 @@ class Board:
     async def current(self) -> None:
         """See every commit of this process that has returned; one look serves all who wait for it."""
         async with self._looking:
-            if self._as_of != self._database.commits:
+            if self._as_of != self._storage.database.commits:
                 await self.refresh()
 
     async def catch_up(self) -> bool:

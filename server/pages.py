@@ -32,9 +32,9 @@ async def healthz() -> Health:
 @router.get("/readyz", operation_id="getReadiness", summary="Whether requests can be served")
 async def readyz(here: Here) -> Health:
     """503 while closing, or when the database does not answer."""
-    if here.closing.is_set():
+    if here.signals.closing.is_set():
         raise Unavailable("The coordinator is closing.", code="closing")
-    async with here.database.read() as session:
+    async with here.storage.database.read() as session:
         await session.execute(text("SELECT 1"))
     return Health(status="ready")
 

@@ -192,9 +192,9 @@ async def _run(settings: Settings, bound: socket.socket, on_ready: Callable[[Sta
         gc.freeze()
 
         def ready() -> None:
-            token, folder = coordinator.first_token, settings.folder.resolve()
+            token, folder = coordinator.identity.first_token, settings.folder.resolve()
             log.info("listening", url=url, docs=f"{url}/docs", folder=str(folder))
             if on_ready is not None:
                 on_ready(Started(url, f"{url}/docs", folder, token.text if token else None, folder / ADMIN_TOKEN_FILE))
 
-        await _Server(config, coordinator.hang_up, ready).serve([bound])
+        await _Server(config, coordinator.signals.hang_up, ready).serve([bound])

@@ -17,9 +17,9 @@ from coterie.protocol.session import SessionTerms
 from coterie.server.auth.caller import Caller
 from coterie.server.auth.policy import POLICY, Credential, Principal, Rule, Scope
 from coterie.server.auth.signatures import signed_fields, verify_head
-from coterie.server.auth.tokens import Token, matches, parse_token
 from coterie.server.clock import now_ms
 from coterie.server.coordinator import Coordinator
+from coterie.server.credentials.tokens import Token, matches, parse_token
 from coterie.server.store import tokens
 from coterie.server.store.devices import ClientBounds, client_bounds
 from coterie.server.store.tables import TokenRow
@@ -99,7 +99,7 @@ def _bearer(request: Request) -> Token:
 
 
 async def _known(coordinator: Coordinator, token: Token) -> TokenRow:
-    async with coordinator.database.read() as session:
+    async with coordinator.storage.database.read() as session:
         row = await tokens.find(session, token.id)
     # Compare even for an unknown id, so that the answer's time does not tell which ids exist.
     if (
@@ -168,14 +168,14 @@ async def _signer(request: Request, rule: Rule) -> SignedRequest:
 
 async def _device(request: Request, fields: Mapping[str, str], signature: RequestSignature) -> SignedDevice:
     coordinator = coordinator_of(request)
-    device = await coordinator.devices.find(signature.device)
+    device = await coordinator.presence.devices.find(signature.device)
     if device is None:
         raise Unauthenticated("No device of this id is enrolled here.", hint="Enrol again.", code="device_unknown")
     expires = _proven(request, fields, signature, device.public)
     if device.revoked:
         raise Forbidden("This device was revoked.", hint="Ask the operator.", code="device_revoked")
     # Rounds choose among devices: an edge aggregator answers for others, and nothing is kept for it.
-    coordinator.fleet.saw(device.id, now_ms(), "" if device.clients else device.population)
+    coordinator.presence.fleet.saw(device.id, now_ms(), "" if device.clients else device.population)
     return SignedDevice(
         id=device.id,
         population=device.population,
@@ -189,7 +189,7 @@ async def _device(request: Request, fields: Mapping[str, str], signature: Reques
 
 async def _party(request: Request, fields: Mapping[str, str], signature: RequestSignature) -> SignedParty:
     coordinator = coordinator_of(request)
-    known = await coordinator.parties.find(signature.device)
+    known = await coordinator.presence.parties.find(signature.device)
     if known is None:
         raise Unauthenticated(
             "No party of this id has joined a session here.",
@@ -197,7 +197,7 @@ async def _party(request: Request, fields: Mapping[str, str], signature: Request
             code="party_unknown",
         )
     expires = _proven(request, fields, signature, known.public)
-    coordinator.guests.saw(signature.device, now_ms())
+    coordinator.presence.guests.saw(signature.device, now_ms())
     return SignedParty(
         id=signature.device,
         public=known.public,
@@ -213,11 +213,11 @@ async def _party(request: Request, fields: Mapping[str, str], signature: Request
 def _proven(request: Request, fields: Mapping[str, str], signature: RequestSignature, public: str) -> int:
     """When the nonce of a request expires that this key signed, here and now, once."""
     coordinator = coordinator_of(request)
-    fresh = coordinator.nonces.issue(signature.device)
+    fresh = coordinator.identity.nonces.issue(signature.device)
     request.scope["coterie.headers"] = ((b"coterie-nonce", fresh.encode()),)
-    expires = coordinator.nonces.check(signature.device, signature.nonce)
+    expires = coordinator.identity.nonces.check(signature.device, signature.nonce)
     verify_head(request, fields, signature, public, coordinator.settings.public_url)
-    coordinator.nonces.spend(signature.nonce, expires)
+    coordinator.identity.nonces.spend(signature.nonce, expires)
     return expires
 
 

@@ -33,7 +33,7 @@ async def put(sha256: Digest, kind: Kind, request: Request, response: Response, 
     """Streams to disk; acknowledged when file and row are durable. A blob that is here already is answered with 200;
     with a token for one population, one that such a token has sent already.
     """
-    body, digest, size = await here.blobs.receive(request.stream(), limit=here.settings.blob_limit)
+    body, digest, size = await here.storage.blobs.receive(request.stream(), limit=here.settings.blob_limit)
     try:
         if digest != sha256:
             raise InputError(
@@ -41,10 +41,10 @@ async def put(sha256: Digest, kind: Kind, request: Request, response: Response, 
                 hint="Send the whole file again.",
                 code="digest_mismatch",
             )
-        await here.blobs.put("blobs", sha256, body, point="upload")
+        await here.storage.blobs.put("blobs", sha256, body, point="upload")
     finally:
         body.unlink(missing_ok=True)
-    async with here.database.write("blob") as session:
+    async with here.storage.database.write("blob") as session:
         await caller.confirm(session)
         is_new = await blob_rows.keep(session, sha256, size, kind)
         if caller.population is not None:

@@ -11,9 +11,9 @@ from coterie.privacy.ledger.state import Charge, Standing, State
 from coterie.protocol.control import BudgetLimit, BudgetView, ExperimentBudget, LedgerEntry, Page
 from coterie.server.auth.gate import Here, gated_router
 from coterie.server.clock import now_ms
-from coterie.server.control.floor import policy_of
-from coterie.server.control.paging import Cursor, Limit, number_after, page
 from coterie.server.control.populations import Name, named
+from coterie.server.floor import policy_of
+from coterie.server.paging import Cursor, Limit, number_after, page
 from coterie.server.store import ledger
 from coterie.server.store.ledger import Ledger
 
@@ -25,7 +25,7 @@ DELTA = 1e-5
 @router.get("/v1/populations/{name}/budget", operation_id="getBudget", summary="The privacy budget of a population")
 async def show(name: Name, here: Here) -> BudgetView:
     """Of a unit that took part in everything: what it may have lost, by experiment and over 365 days."""
-    async with here.database.read() as session:
+    async with here.storage.database.read() as session:
         row = await named(session, name)
         head, state = await here.rounds.spending.ledger.read(session, row.name)
     delta = policy_of(row).delta or DELTA
@@ -39,7 +39,7 @@ async def show(name: Name, here: Here) -> BudgetView:
 )
 async def entries(name: Name, here: Here, limit: Limit = 100, cursor: Cursor = None) -> Page[LedgerEntry]:
     """Append-only, each entry chained to the one before by its digest and signed by the coordinator's key."""
-    async with here.database.read() as session:
+    async with here.storage.database.read() as session:
         row = await named(session, name)
         found = await ledger.entries(session, row.name, number_after(cursor, 0), limit + 1)
     return page(found, limit, lambda entry: entry.sequence, [entry_view(entry) for entry in found])

@@ -1,23 +1,20 @@
 """Devices, as an operator sees them."""
 
 import json
-from typing import Annotated, Final, Literal
+from typing import Annotated
 
 from fastapi import Path, Query
-from sqlalchemy.ext.asyncio import AsyncSession
 
 from coterie.errors import NotFound
 from coterie.protocol.control import DeviceView, Page
 from coterie.server.auth.gate import Calling, Here, gated_router
-from coterie.server.clock import now_ms
-from coterie.server.control.paging import Cursor, Limit, after, instant, page
 from coterie.server.coordinator import Coordinator
-from coterie.server.store import audit, devices, events, experiments, tasks
+from coterie.server.paging import Cursor, Limit, after, instant, page
+from coterie.server.rounds.shut_out import WITHDRAWN, shut_out
+from coterie.server.store import devices
 from coterie.server.store.tables import DeviceRow
 
 router = gated_router("devices")
-WITHDRAWN: Final = "withdrawn"
-"""The member of a device's details that says that its owner took it out."""
 
 
 def _view(here: Coordinator, row: DeviceRow, accepted: int, failures: tuple[int, str] | None) -> DeviceView:
@@ -33,7 +30,7 @@ def _view(here: Coordinator, row: DeviceRow, accepted: int, failures: tuple[int,
         max_clients=row.max_clients,
         state="active" if row.revoked_at is None else "withdrawn" if details.get(WITHDRAWN) else "revoked",
         enrolled_at=instant(row.created_at),
-        last_seen_at=instant(here.fleet.last(row.id) or row.seen_at),
+        last_seen_at=instant(here.presence.fleet.last(row.id) or row.seen_at),
         accepted=accepted,
         failed=0 if failures is None else failures[0],
         failure=None if failures is None else failures[1],
@@ -53,7 +50,7 @@ async def index(
 ) -> Page[DeviceView]:
     """In the order of their enrolment."""
     population = caller.within(population)
-    async with here.database.read() as session:
+    async with here.storage.database.read() as session:
         rows = await devices.page(session, population, after(cursor) or "", limit + 1)
         accepted = await devices.accepted(session, [row.id for row in rows])
         failures = await devices.failures(session, [row.id for row in rows])
@@ -61,42 +58,18 @@ async def index(
     return page(rows, limit, lambda row: row.id, views)
 
 
-async def shut_out(
-    here: Coordinator, session: AsyncSession, row: DeviceRow, how: Literal["revoked", "withdrawn"], *, by: str
-) -> None:
-    """Let an enrolled device in no more, and take back the task that it holds. by: the token that revokes it, or the
-    device that withdraws.
-    """
-    device, details = row.id, json.loads(row.details)
-    held = await tasks.lease_of(session, device)
-    concerned = {*await experiments.running_ids(session, row.population), *([] if held is None else [held.experiment])}
-    locked = await experiments.lock_all(session, concerned)
-    if how == "withdrawn":
-        details[WITHDRAWN] = True
-    await devices.revoke(session, device, now_ms(), json.dumps(details))
-    await audit.append(session, by, f"device.{how}", device)
-    events.append(session, f"device.{how}", {"device": device, "population": row.population})
-    if held is not None:
-        changes = {"code": f"device_{how}", "verdict": tasks.ROLLED_BACK, "finished_at": now_ms()}
-        if await tasks.leave(session, held.id, tasks.ABORTED, changes):
-            locked[held.experiment] = await here.rounds.lost(session, locked[held.experiment], held)
-    await session.refresh(row)
-    for each in locked.values():
-        await here.rounds.shut_out(session, each)
-
-
 @router.post("/v1/devices/{device}/revoke", operation_id="revokeDevice", summary="Shut a device out for ever")
 async def revoke(device: Annotated[str, Path(max_length=64)], here: Here, caller: Calling) -> DeviceView:
     """Idempotent. The task that it holds is taken back; updates accepted before stay counted. Rounds that judge by it
     as their trusted client, and have no update of it, end at once.
     """
-    async with here.database.write("revoke") as session:
+    async with here.storage.database.write("revoke") as session:
         row = await session.get(DeviceRow, device)
         if row is None or not caller.reaches(row.population):
             raise NotFound(f"There is no device {device!r}.", code="device_unknown")
         if row.revoked_at is None:
-            await shut_out(here, session, row, "revoked", by=caller.token)
+            await shut_out(here.rounds, session, row, "revoked", by=caller.token)
         accepted = await devices.accepted(session, [device])
         failures = await devices.failures(session, [device])
-    here.devices.forget(device)
+    here.presence.devices.forget(device)
     return _view(here, row, accepted.get(device, 0), failures.get(device))

@@ -12,8 +12,8 @@ from coterie.errors import InputError
 from coterie.server.auth.caller import Caller
 from coterie.server.auth.gate import Calling, Here, gated_router
 from coterie.server.bell import wait
-from coterie.server.control.paging import NUMBER, instant
 from coterie.server.coordinator import Coordinator
+from coterie.server.paging import NUMBER, instant
 from coterie.server.store import events, tokens
 from coterie.server.store.events import StoredEvent
 
@@ -48,9 +48,9 @@ async def follow(
     is no longer valid; without ``live`` only those that there are. A comment line says now and then that it lives.
     """
     yield b"retry: 1000\n\n"
-    while not here.closing.is_set():
-        ring = here.bell.next_ring()
-        async with here.database.read() as session:
+    while not here.signals.closing.is_set():
+        ring = here.signals.bell.next_ring()
+        async with here.storage.database.read() as session:
             if not await tokens.valid(session, caller.token):
                 return
             found = await events.after(session, last, experiment, caller.population, BATCH)

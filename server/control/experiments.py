@@ -19,10 +19,10 @@ from coterie.protocol.spread import spreads
 from coterie.server.auth.caller import Caller
 from coterie.server.auth.gate import Calling, Here, gated_router
 from coterie.server.control import submission
-from coterie.server.control.floor import check_floor, policy_of
 from coterie.server.control.idempotency import OnceOnly
-from coterie.server.control.paging import Cursor, Limit, after, instant, maybe_instant, number_after, page
 from coterie.server.control.populations import named
+from coterie.server.floor import check_floor, policy_of
+from coterie.server.paging import Cursor, Limit, after, instant, maybe_instant, number_after, page
 from coterie.server.rounds.record import uploaded
 from coterie.server.rounds.retention import BYTES_KEPT
 from coterie.server.store import audit, events, experiments, upstream
@@ -82,7 +82,7 @@ async def create(
     caller.check(body.population)
     body = settled_request(body)
     manifest = await submission.check(here, body, caller)
-    async with here.database.write("experiment") as session:
+    async with here.storage.database.write("experiment") as session:
         await caller.confirm(session)
         earlier = await once.earlier(session, response)
         if earlier is not None:
@@ -125,7 +125,7 @@ async def index(
 ) -> Page[ExperimentView]:
     """All, or those of one population or in one state."""
     population = caller.within(population)
-    async with here.database.read() as session:
+    async with here.storage.database.read() as session:
         rows = await experiments.page(session, population, state, after(cursor), limit + 1)
     return page(rows, limit, lambda row: row.id, [view(row, here.board.quarantined) for row in rows])
 
@@ -133,7 +133,7 @@ async def index(
 @router.get("/v1/experiments/{experiment}", operation_id="getExperiment", summary="One experiment")
 async def show(experiment: Name, here: Here, caller: Calling) -> ExperimentView:
     """As it stands."""
-    async with here.database.read() as session:
+    async with here.storage.database.read() as session:
         return view(await found(session, experiment, caller), here.board.quarantined)
 
 
@@ -142,7 +142,7 @@ async def show(experiment: Name, here: Here, caller: Calling) -> ExperimentView:
 )
 async def stop(experiment: Name, here: Here, caller: Calling) -> ExperimentView:
     """Idempotent. The open round is abandoned (``stopped``); versions committed before stay."""
-    async with here.database.write("stop") as session:
+    async with here.storage.database.write("stop") as session:
         locked = await experiments.lock(session, (await found(session, experiment, caller)).id)
         row = locked.experiment
         if row.state == experiments.RUNNING:
@@ -197,7 +197,7 @@ async def rounds(
     experiment: Name, here: Here, caller: Calling, limit: Limit = 100, cursor: Cursor = None
 ) -> Page[RoundView]:
     """The open one last."""
-    async with here.database.read() as session:
+    async with here.storage.database.read() as session:
         row = await found(session, experiment, caller)
         rows = await experiments.rounds_page(session, row.id, number_after(cursor, 0), limit + 1)
         sizes = [await uploaded(session, row, entry.number) for entry in rows]
@@ -226,7 +226,7 @@ async def models(
     experiment: Name, here: Here, caller: Calling, limit: Limit = 100, cursor: Cursor = None
 ) -> Page[ModelView]:
     """In order; round 0 is the initial version. The bytes are at ``GET /v1/blobs/{sha256}``."""
-    async with here.database.read() as session:
+    async with here.storage.database.read() as session:
         owner = await found(session, experiment, caller)
         rows = await experiments.models_page(session, owner.id, number_after(cursor, -1), limit + 1)
     return page(rows, limit, lambda row: row.round, [model_view(row, owner.best) for row in rows])
@@ -235,7 +235,7 @@ async def models(
 @router.get("/v1/models/{sha256}", operation_id="getModel", tags=["models"], summary="One model version")
 async def model(sha256: Annotated[str, Path(pattern=r"^[0-9a-f]{64}$")], here: Here, caller: Calling) -> ModelView:
     """Where it comes from and what it scored; the bytes are at ``GET /v1/blobs/{sha256}``."""
-    async with here.database.read() as session:
+    async with here.storage.database.read() as session:
         row = await experiments.model(session, sha256, caller.population)
         if row is None:
             raise NotFound(f"There is no model version {sha256}.", code="model_unknown")

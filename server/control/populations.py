@@ -15,10 +15,10 @@ from coterie.protocol.schema import DataSchema
 from coterie.protocol.signing import PUBLIC_PATTERN
 from coterie.protocol.wire import message_error
 from coterie.server.auth.gate import Calling, Here, gated_router
-from coterie.server.control.floor import changed, check_names, check_signer, policy_of, to_row
 from coterie.server.control.idempotency import OnceOnly
-from coterie.server.control.paging import Cursor, Limit, after, instant, page
 from coterie.server.coordinator import Coordinator
+from coterie.server.floor import changed, check_names, check_signer, policy_of, to_row
+from coterie.server.paging import Cursor, Limit, after, instant, page
 from coterie.server.store import audit, events, populations
 from coterie.server.store.tables import PopulationRow
 
@@ -35,7 +35,7 @@ async def view(here: Coordinator, session: AsyncSession, row: PopulationRow) -> 
         schema_digest=row.schema_digest,
         signers=await populations.signers(session, row.name),
         client_state="none" if row.client_state == "none" else "kept",
-        coordinator_key=here.key.public,
+        coordinator_key=here.identity.key.public,
         policy=policy_of(row),
         devices=await populations.device_count(session, row.name),
         created_at=instant(row.created_at),
@@ -61,7 +61,7 @@ async def create(
     """A population of this name with the same schema is answered as it stands (200), and the given signers are added to
     it.
     """
-    async with here.database.write("population") as session:
+    async with here.storage.database.write("population") as session:
         replayed = await once.earlier(session, response) is not None
         row = await populations.find(session, body.name)
         if row is not None and row.schema_digest != body.data_schema.digest:
@@ -100,7 +100,7 @@ async def create(
 @router.get("/v1/populations", operation_id="listPopulations", summary="List populations by name")
 async def index(here: Here, caller: Calling, limit: Limit = 100, cursor: Cursor = None) -> Page[PopulationView]:
     """By name; with a token for one population, that one."""
-    async with here.database.read() as session:
+    async with here.storage.database.read() as session:
         rows = await populations.page(session, caller.population, after(cursor) or "", limit + 1)
         views = [await view(here, session, row) for row in rows[:limit]]
     return page(rows, limit, lambda row: row.name, views)
@@ -109,7 +109,7 @@ async def index(here: Here, caller: Calling, limit: Limit = 100, cursor: Cursor 
 @router.get("/v1/populations/{name}", operation_id="getPopulation", summary="One population")
 async def show(name: Name, here: Here) -> PopulationView:
     """As it stands."""
-    async with here.database.read() as session:
+    async with here.storage.database.read() as session:
         return await view(here, session, await named(session, name))
 
 
@@ -120,7 +120,7 @@ async def allow(name: Name, public: Public, here: Here, caller: Calling) -> Popu
     """Idempotent. Devices that enrolled before have pinned the earlier keys and refuse the new one until they enrol
     again. Refused where the population's policy names its signers (``population_policy``): change the policy then.
     """
-    async with here.database.write("population") as session:
+    async with here.storage.database.write("population") as session:
         row = await named(session, name)
         if public not in await populations.signers(session, name):
             check_signer(name, policy_of(row), public)
@@ -138,7 +138,7 @@ async def change(name: Name, body: PolicyChange, here: Here, caller: Calling) ->
     on: the ledger has them as entries.
     """
     check_names(body)
-    async with here.database.write("policy") as session:
+    async with here.storage.database.write("policy") as session:
         row = await named(session, name)
         before = policy_of(row)
         try:

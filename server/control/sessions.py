@@ -10,13 +10,13 @@ from coterie.protocol import ids
 from coterie.protocol.control import Page
 from coterie.protocol.session import SessionCreate, SessionCreated, SessionEnd, SessionTerms, SessionView
 from coterie.server.auth.gate import Calling, Here, gated_router
-from coterie.server.auth.tokens import Token, new_token
 from coterie.server.clock import now_ms
 from coterie.server.control.idempotency import OnceOnly
-from coterie.server.control.paging import Cursor, Limit, after, page
-from coterie.server.sessions.ending import clear, end_session
+from coterie.server.credentials.tokens import Token, new_token
+from coterie.server.paging import Cursor, Limit, after, page
 from coterie.server.sessions.view import session_view
 from coterie.server.store import audit, events, sessions, tokens
+from coterie.server.store.session_end import clear, end_session
 from coterie.server.store.tables import PartyRow, SessionRow
 
 router = gated_router("sessions")
@@ -30,7 +30,7 @@ async def create(
     """The only answer that holds the tokens with which parties join. The same Idempotency-Key again gives the roles
     that are still free new tokens; the former stop working.
     """
-    async with here.database.write("session") as session:
+    async with here.storage.database.write("session") as session:
         await caller.confirm(session)
         earlier = await once.earlier(session, response)
         if earlier is not None:
@@ -87,7 +87,7 @@ async def _again(session: AsyncSession, identifier: str) -> dict[str, Token]:
 @router.get("/v1/sessions", operation_id="listSessions", summary="List sessions")
 async def index(here: Here, limit: Limit = 100, cursor: Cursor = None) -> Page[SessionView]:
     """In the order in which they were made."""
-    async with here.database.read() as session:
+    async with here.storage.database.read() as session:
         rows = await sessions.page(session, after(cursor) or "", limit + 1)
         views = [await session_view(here, session, row.id) for row in rows[:limit]]
     return page(rows, limit, lambda row: row.id, views)
@@ -96,14 +96,14 @@ async def index(here: Here, limit: Limit = 100, cursor: Cursor = None) -> Page[S
 @router.get("/v1/sessions/{session}", operation_id="getSession", summary="One session")
 async def show(session: SessionName, here: Here) -> SessionView:
     """As it stands."""
-    async with here.database.read() as rows:
+    async with here.storage.database.read() as rows:
         return await session_view(here, rows, session)
 
 
 @router.post("/v1/sessions/{session}/end", operation_id="endSession", summary="End a session for all its parties")
 async def end(session: SessionName, body: SessionEnd, here: Here, caller: Calling) -> SessionView:
     """Idempotent. Messages that were not acknowledged are deleted, and tokens of free roles revoked."""
-    async with here.database.write("session") as rows:
+    async with here.storage.database.write("session") as rows:
         await caller.confirm(rows)
         if await sessions.find(rows, session) is None:
             raise NotFound(
@@ -111,5 +111,5 @@ async def end(session: SessionName, body: SessionEnd, here: Here, caller: Callin
             )
         await end_session(rows, session, by=caller.token, reason="ended", detail=body.detail)
         view = await session_view(here, rows, session)
-    await clear(session, here.turns, here.blobs.parts)
+    await clear(session, here.signals.turns, here.storage.blobs.parts)
     return view

@@ -28,9 +28,9 @@ from coterie.protocol.schema import DataSchema
 from coterie.protocol.secure_aggregation import SecureAggregation
 from coterie.protocol.tensors import TensorLimits, read_file
 from coterie.server.auth.caller import Caller
-from coterie.server.control.floor import check_signer, policy_of
 from coterie.server.control.populations import named
 from coterie.server.coordinator import Coordinator
+from coterie.server.floor import check_signer, policy_of
 from coterie.server.store import blob_rows, devices, populations
 from coterie.server.store.blobs import BlobStore
 
@@ -58,7 +58,7 @@ async def check(here: Coordinator, request: ExperimentCreate, caller: Caller) ->
     Raises NotFound, Forbidden (``signer_not_allowed``, ``population_policy``), Conflict (``blob_missing``,
     ``schema_mismatch``), PlanRefused, ExperimentError.
     """
-    async with here.database.read() as session:
+    async with here.storage.database.read() as session:
         base = await ground(session, request.population)
         if request.plan.signer not in base.signers:
             check_signer(request.population, base.policy, request.plan.signer)
@@ -70,17 +70,19 @@ async def check(here: Coordinator, request: ExperimentCreate, caller: Caller) ->
         refs = [ref for ref in (request.initial, request.frozen, request.evaluation) if ref is not None]
         await _require(session, {request.plan.id, *(ref.sha256 for ref in refs)}, caller)
         await _require_sizes(session, refs)
-    manifest = Manifest.from_bytes(await asyncio.to_thread(here.blobs.files.read, "blobs", request.plan.id, "a plan"))
-    async with here.database.read() as session:
+    manifest = Manifest.from_bytes(
+        await asyncio.to_thread(here.storage.blobs.files.read, "blobs", request.plan.id, "a plan")
+    )
+    async with here.storage.database.read() as session:
         await _require(session, {stage.sha256 for stage in manifest.stages}, caller)
         tree = await devices.any_edge(session, request.population)
         await _check_trusted(session, request)
-    plan = await asyncio.to_thread(_checked_plan, here.blobs, request, manifest, base.signers)
+    plan = await asyncio.to_thread(_checked_plan, here.storage.blobs, request, manifest, base.signers)
     _check_fit(request, plan.manifest, base)
     if tree:
         check_tree(terms_of(request, plan.manifest))
     _check_state(request, plan.manifest, base)
-    await asyncio.to_thread(_check_weights, here.blobs, request, plan.manifest)
+    await asyncio.to_thread(_check_weights, here.storage.blobs, request, plan.manifest)
     return plan.manifest
 
 

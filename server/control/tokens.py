@@ -9,11 +9,11 @@ from coterie.errors import Conflict, Forbidden, InputError, NotFound
 from coterie.protocol.control import AnyTokenKind, Page, Role, TokenCreate, TokenCreated, TokenKind, TokenView
 from coterie.server.auth.caller import Caller
 from coterie.server.auth.gate import Calling, Here, gated_router
-from coterie.server.auth.tokens import new_token
 from coterie.server.clock import now_ms
 from coterie.server.control.idempotency import OnceOnly
-from coterie.server.control.paging import Cursor, Limit, after, instant, maybe_instant, page
 from coterie.server.control.populations import named
+from coterie.server.credentials.tokens import new_token
+from coterie.server.paging import Cursor, Limit, after, instant, maybe_instant, page
 from coterie.server.store import audit, tokens
 from coterie.server.store.tables import TokenRow
 
@@ -103,7 +103,7 @@ async def create(body: TokenCreate, response: Response, here: Here, caller: Call
     _allow(caller, kind)
     _check(body)
     caller.check(body.population)
-    async with here.database.write("token") as session:
+    async with here.storage.database.write("token") as session:
         await caller.confirm(session)
         earlier = await once.earlier(session, response)
         if earlier is not None:
@@ -139,7 +139,7 @@ async def create(body: TokenCreate, response: Response, here: Here, caller: Call
 @router.get("/v1/tokens", operation_id="listTokens", summary="List tokens, without their secrets")
 async def index(here: Here, caller: Calling, limit: Limit = 100, cursor: Cursor = None) -> Page[TokenView]:
     """The oldest first; with a token for one population, those for that population."""
-    async with here.database.read() as session:
+    async with here.storage.database.read() as session:
         rows = await tokens.page(session, caller.population, after(cursor) or "", limit + 1)
     return page(rows, limit, lambda row: row.id, [TokenView.model_validate(_fields(row)) for row in rows])
 
@@ -147,7 +147,7 @@ async def index(here: Here, caller: Calling, limit: Limit = 100, cursor: Cursor 
 @router.delete("/v1/tokens/{token}", operation_id="revokeToken", status_code=204, summary="Revoke a token")
 async def revoke(token: Annotated[str, Path(max_length=64)], here: Here, caller: Calling) -> None:
     """Idempotent. Streams of events that were opened with it end; devices that enrolled with it stay enrolled."""
-    async with here.database.write("token") as session:
+    async with here.storage.database.write("token") as session:
         await caller.confirm(session)
         row = await tokens.find(session, token)
         if row is None or not caller.reaches(row.population):

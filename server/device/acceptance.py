@@ -73,11 +73,11 @@ def training_loss(update: Update, manifest: Manifest) -> float | None:
 
 async def keep_part(here: Coordinator, device: SignedDevice, row: TaskRow, message: Task, size: int) -> None:
     """Note a part that is not the last: its bytes, its nonce, and that the device is still at it."""
-    async with here.database.write("part") as session:
+    async with here.storage.database.write("part") as session:
         can_wait(session)
         await nonces.spend(session, device.nonce, device.nonce_expires)
         if not await tasks.progress(session, row.id, size, max(row.lease_until, now_ms() + message.lease_ms)):
-            await here.blobs.parts.drop(row.id)
+            await here.storage.blobs.parts.drop(row.id)
             raise refusal((await own(session, row.id, device.id)).state)
 
 
@@ -89,7 +89,7 @@ async def accept(
     size: the bytes of this request. Raises UpdateRefused after having noted the refusal, or what the task's state asks
     for.
     """
-    manifest = await here.plans.manifest(message.plan.id)
+    manifest = await here.storage.plans.manifest(message.plan.id)
     try:
         update = await asyncio.to_thread(check, whole, manifest, message)
         sums = metric_sums(update, manifest, message) if message.kind == "evaluate" else None
@@ -102,7 +102,7 @@ async def accept(
         raise
     total = whole.stat().st_size
     if message.kind == "train":
-        await here.blobs.put("updates", sha256, whole, point="update")
+        await here.storage.blobs.put("updates", sha256, whole, point="update")
     changes = {
         "upload": sha256,
         "size": total,
@@ -124,7 +124,7 @@ async def accept(
         "clients": update.header.clients,
     }
     try:
-        async with here.database.write("accept") as session:
+        async with here.storage.database.write("accept") as session:
             locked = await experiments.lock(session, row.experiment)
             await nonces.spend(session, device.nonce, device.nonce_expires)
             if not await tasks.leave(session, row.id, tasks.ACCEPTED, changes):
@@ -159,10 +159,10 @@ async def _drop_unmentioned(here: Coordinator, device: SignedDevice, row: TaskRo
     """Delete an update file that was made durable while its round ended; nobody else's update has these bytes, since
     they hold the task's id.
     """
-    async with here.database.read() as session:
+    async with here.storage.database.read() as session:
         mentioned = (await own(session, row.id, device.id)).upload == sha256
     if row.kind == "train" and not mentioned:
-        await here.blobs.remove("updates", sha256)
+        await here.storage.blobs.remove("updates", sha256)
 
 
 def _twice(row: TaskRow, sha256: str) -> Literal["already"]:
@@ -172,7 +172,7 @@ def _twice(row: TaskRow, sha256: str) -> Literal["already"]:
 
 
 async def _refuse(here: Coordinator, device: SignedDevice, row: TaskRow, error: UpdateRefused, size: int) -> None:
-    async with here.database.write("refuse") as session:
+    async with here.storage.database.write("refuse") as session:
         locked = await experiments.lock(session, row.experiment)
         await nonces.spend(session, device.nonce, device.nonce_expires)
         changes = {

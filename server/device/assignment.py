@@ -16,10 +16,10 @@ from coterie.protocol.control import ExperimentCreate
 from coterie.protocol.device import BlobRef, Task
 from coterie.server.clock import now_ms
 from coterie.server.coordinator import Coordinator
-from coterie.server.device.asking import KINDS, Asker, measures, within_reach
 from coterie.server.device.limits import masked_limit, upload_limit
 from coterie.server.device.secure_terms import joined
-from coterie.server.device.terms import edge_terms, fits, with_time_left
+from coterie.server.rounds.asking import KINDS, Asker, measures, within_reach
+from coterie.server.rounds.edge_terms import edge_terms, fits, with_time_left
 from coterie.server.rounds.eligibility import contribution, holdings, outcomes
 from coterie.server.rounds.reservations import kept_for_others
 from coterie.server.rounds.spending import privacy_of
@@ -31,7 +31,7 @@ from coterie.server.store.tables import ExperimentRow, TaskRow
 
 def repeat(coordinator: Coordinator, row: TaskRow) -> Task:
     """The task that a device holds already, with what is left of its lease."""
-    return Task.model_validate(with_time_left(row)).signed(coordinator.key)
+    return Task.model_validate(with_time_left(row)).signed(coordinator.identity.key)
 
 
 async def candidates(coordinator: Coordinator, session: AsyncSession, asker: Asker) -> list[tuple[str, Kind]]:
@@ -57,7 +57,7 @@ async def _may_take(
     if experiment is None:
         return False
     request = experiments.request_of(experiment)
-    if not within_reach(request, Needs.of(await coordinator.plans.manifest(experiment.plan)), kind, asker):
+    if not within_reach(request, Needs.of(await coordinator.storage.plans.manifest(experiment.plan)), kind, asker):
         return False
     privacy = privacy_of(request)
     tried = await tasks.tried(session, experiment.id, opened.row.number, kind, asker.id)
@@ -93,7 +93,7 @@ async def _chosen(
 async def lease(coordinator: Coordinator, asker: Asker, experiment: str, kind: Kind) -> Task | None:
     """Lease a task of this experiment to the device, in one transaction. None when somebody else took the last slot."""
     try:
-        async with coordinator.database.write("lease") as session:
+        async with coordinator.storage.database.write("lease") as session:
             locked = await experiments.lock(session, experiment)
             opened = locked.opened
             # The device may have answered another task since it was looked up, and the round may have moved on.
@@ -111,7 +111,7 @@ async def lease(coordinator: Coordinator, asker: Asker, experiment: str, kind: K
     except (IntegrityError, Conflict):
         return None  # the device holds a task by now, or the round moved on: the next check-in will tell
     finally:
-        coordinator.fleet.holds_a_task(asker.id)
+        coordinator.presence.fleet.holds_a_task(asker.id)
     return task
 
 
@@ -124,12 +124,12 @@ async def _make(
     asker: Asker,
 ) -> Task:
     request = experiments.request_of(experiment)
-    manifest = await coordinator.plans.manifest(experiment.plan)
+    manifest = await coordinator.storage.plans.manifest(experiment.plan)
     version = opened.value.base if kind == "train" else opened.value.version or ""
     model = await blob_rows.find(session, version)
     lease_ms = round(request.rounds.lease_s * 1000)
     edge = await edge_terms(session, opened, kind, asker.clients, request)
-    files = coordinator.blobs.files
+    files = coordinator.storage.blobs.files
     secure = await joined(session, opened, kind, request, manifest, files, experiment.server_state)
     if secure is not None:
         largest = masked_limit(secure.sections)
@@ -176,7 +176,7 @@ async def _make(
         )
     )
     await session.flush()
-    return task.signed(coordinator.key)
+    return task.signed(coordinator.identity.key)
 
 
 def _seed(seed: int, experiment: str, number: int, device: str) -> int:

@@ -15,9 +15,9 @@ from coterie.errors import NotFound
 from coterie.protocol.delta import ASKED
 from coterie.server.auth.gate import Here, gated_router
 from coterie.server.coordinator import Coordinator
-from coterie.server.device.ranges import Unsatisfiable, parse_range
+from coterie.server.downloads.compression import Variant
+from coterie.server.downloads.ranges import Unsatisfiable, parse_range
 from coterie.server.store import blob_rows
-from coterie.server.store.compression import Variant
 
 router = gated_router("blobs")
 log = structlog.get_logger("coterie.server")
@@ -50,18 +50,18 @@ async def _delta(request: Request, here: Coordinator, sha256: str, size: int) ->
     if ASKED not in asked:
         return None
     for held in listed(request.headers.get("If-None-Match", ""))[:MOST_HELD]:
-        async with here.database.read() as session:
+        async with here.storage.database.read() as session:
             row = await blob_rows.find(session, held)
         if row is None or row.kind != "model" or row.size != size:
             continue
-        made = await here.deltas.made(held, sha256, size)
+        made = await here.downloads.deltas.made(held, sha256, size)
         if made is not None:
             return held, made
     return None
 
 
 async def _size(here: Coordinator, sha256: str) -> int:
-    async with here.database.read() as session:
+    async with here.storage.database.read() as session:
         row = await blob_rows.find(session, sha256)
     if row is None or row.kind not in blob_rows.PUBLIC_KINDS:
         raise NotFound(f"Blob {sha256} is not available.", code="blob_unknown")
@@ -113,7 +113,7 @@ async def get(sha256: Digest, request: Request, here: Here) -> Response:
         headers |= {"IM": ASKED, "Delta-Base": f'"{held}"', "Cache-Control": "no-store"}
         return await _send(request, here, sha256, Variant(0, packed.stat().st_size, 226, packed), headers)
     if accepts_zstd(request.headers.get("Accept-Encoding", "")):
-        packed = await here.compression.packed(sha256, size)
+        packed = await here.downloads.compression.packed(sha256, size)
         if packed is not None:
             headers |= {"Content-Encoding": "zstd", "ETag": f'"{sha256}-zstd"'}
             return await _send(request, here, sha256, Variant(0, packed.stat().st_size, 200, packed), headers)
@@ -130,9 +130,9 @@ async def _send(
 
     async def body() -> AsyncIterator[bytes]:
         source = (
-            here.blobs.read(sha256, variant.start, variant.stop)
+            here.storage.blobs.read(sha256, variant.start, variant.stop)
             if variant.packed is None
-            else here.compression.read(variant.packed)
+            else here.downloads.compression.read(variant.packed)
         )
         whole = hashlib.sha256() if variant.status == 200 and variant.packed is None else None
         async for chunk in source:
@@ -143,6 +143,6 @@ async def _send(
             yield chunk
         if whole is not None and whole.hexdigest() != sha256:
             here.metrics.damaged.inc()
-            log.error("a stored blob is damaged", file=here.blobs.where("blobs", sha256))
+            log.error("a stored blob is damaged", file=here.storage.blobs.where("blobs", sha256))
 
     return StreamingResponse(body(), status_code=variant.status, headers=headers)

@@ -5,7 +5,7 @@ from coterie.protocol.device import PROTOCOL_VERSIONS, CheckIn, CheckInResponse,
 from coterie.server.auth.gate import Here, Signed, gated_router
 from coterie.server.clock import now_ms
 from coterie.server.device.assignment import Asker, candidates, lease, repeat
-from coterie.server.device.pace import rested
+from coterie.server.pace import rested
 from coterie.server.store import experiments, tasks
 
 router = gated_router("device")
@@ -21,7 +21,7 @@ async def check_in(body: CheckIn, here: Here, device: Signed) -> CheckInResponse
             hint="Update the older of the two.",
             code="protocol_unsupported",
         )
-    here.fleet.told(device.id, body.data)
+    here.presence.fleet.told(device.id, body.data)
     busy = here.board.busy(device.population)
     task: Task | None = None
     settled: dict[str, str] = {}
@@ -39,15 +39,15 @@ async def check_in(body: CheckIn, here: Here, device: Signed) -> CheckInResponse
     if busy:
         await here.board.current()
         offered = here.board.offers(asker, now_ms())
-    if offered or body.pending or body.experiments or (busy and not here.fleet.without_task(device.id)):
-        here.fleet.looks_for_task(device.id)
-        async with here.database.read() as session:
+    if offered or body.pending or body.experiments or (busy and not here.presence.fleet.without_task(device.id)):
+        here.presence.fleet.looks_for_task(device.id)
+        async with here.storage.database.read() as session:
             settled = await tasks.verdicts(session, device.id, body.pending) if body.pending else {}
             ended = await experiments.not_running(session, device.population, body.experiments)
             held = await tasks.lease_of(session, device.id)
             offers = await candidates(here, session, asker) if held is None and offered else []
         if held is not None:
-            here.fleet.holds_a_task(device.id)
+            here.presence.fleet.holds_a_task(device.id)
         if held is not None and held.lease_until > now_ms():
             task = repeat(here, held)
         elif offers:
@@ -55,7 +55,7 @@ async def check_in(body: CheckIn, here: Here, device: Signed) -> CheckInResponse
             task = await lease(here, asker, experiment, kind)
     now = now_ms()
     demand = here.board.demand(device.population, now)
-    again = here.pacer.window(device.population, demand, now, took=task is not None)
+    again = here.presence.pacer.window(device.population, demand, now, took=task is not None)
     accepted = rested(again, here.board.rests_s(device.population))
     return CheckInResponse.model_validate(
         {

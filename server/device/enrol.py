@@ -17,7 +17,7 @@ from coterie.protocol.device import (
 from coterie.protocol.schema import DataSchema
 from coterie.server.auth.gate import Enrolling, Here, gated_router
 from coterie.server.clock import now_ms
-from coterie.server.control.floor import policy_of
+from coterie.server.floor import policy_of
 from coterie.server.store import devices, events, populations, tokens
 from coterie.server.store.devices import client_bounds
 from coterie.server.store.tables import DeviceRow, PopulationRow
@@ -37,7 +37,7 @@ async def _population(session: AsyncSession, name: str) -> PopulationRow:
 )
 async def population(here: Here, enroller: Enrolling) -> PopulationInfo:
     """The schema that the device's data must fit, and the keys it shall pin."""
-    async with here.database.read() as session:
+    async with here.storage.database.read() as session:
         row = await _population(session, enroller.population)
         signers = await populations.signers(session, row.name)
     return PopulationInfo(
@@ -45,7 +45,7 @@ async def population(here: Here, enroller: Enrolling) -> PopulationInfo:
         data_schema=DataSchema.from_json(json.loads(row.schema_json)),
         schema_digest=row.schema_digest,
         signers=signers,
-        coordinator_key=here.key.public,
+        coordinator_key=here.identity.key.public,
         protocol=PROTOCOL_VERSIONS,
     )
 
@@ -57,7 +57,7 @@ async def enrol(body: EnrolRequest, response: Response, here: Here, enroller: En
     """Idempotent by public key: the same key gets the same device, and uses the token once."""
     if not set(body.protocol) & set(PROTOCOL_VERSIONS):
         raise Conflict(f"This coordinator speaks the device protocol {PROTOCOL_VERSIONS}.", code="protocol_unsupported")
-    async with here.database.read() as session:
+    async with here.storage.database.read() as session:
         existing = await devices.by_key(session, body.public_key)
         row = await _population(session, enroller.population)
     if existing is None:
@@ -73,7 +73,7 @@ async def enrol(body: EnrolRequest, response: Response, here: Here, enroller: En
     else:
         device = _again(existing, enroller)
         response.status_code = 200
-    nonce = here.nonces.issue(device)
+    nonce = here.identity.nonces.issue(device)
     response.headers[NONCE_HEADER] = nonce
     return EnrolResponse(device_id=device, nonce=nonce)
 
@@ -113,7 +113,7 @@ def _again(row: DeviceRow, enroller: Enrolling) -> str:
 
 
 async def _create(body: EnrolRequest, here: Here, enroller: Enrolling) -> str:
-    async with here.database.write("enrol") as session:
+    async with here.storage.database.write("enrol") as session:
         raced = await devices.by_key(session, body.public_key)
         if raced is not None:
             return _again(raced, enroller)

@@ -20,7 +20,7 @@ After = Annotated[int, Query(ge=0, le=LARGEST_INTEGER, description="The round of
 )
 async def links(experiment: ExperimentName, here: Here, device: Signed, after: After = 0) -> Links:
     """At most 256 of them, in order; ask again from the last one for more. None where there are no more."""
-    async with here.database.read() as session:
+    async with here.storage.database.read() as session:
         row = await experiments.find(session, experiment)
         if row is None or row.population != device.population:
             raise NotFound(f"There is no experiment {experiment!r}.", code="experiment_unknown")

@@ -50,14 +50,14 @@ def expected_header(terms: SecureTerms, message: Task) -> MaskedHeader:
 
 async def keep_part(here: Coordinator, device: SignedDevice, row: TaskRow, size: int) -> None:
     """Note a part that is not the last: its bytes and its nonce."""
-    async with here.database.write("part") as session:
+    async with here.storage.database.write("part") as session:
         can_wait(session)
         await nonces.spend(session, device.nonce, device.nonce_expires)
         refused = unfit(await attempts.held(session, row.attempt or ""), PHASE)
         if refused is None and not await tasks.received(session, row.id, size):
             refused = refusal((await own(session, row.id, device.id)).state)
         if refused is not None:
-            await here.blobs.parts.drop(row.id)
+            await here.storage.blobs.parts.drop(row.id)
             raise refused
 
 
@@ -71,7 +71,7 @@ async def accept(
     """
     if message.secure is None:
         raise not_in_roster()
-    async with here.database.read() as session:
+    async with here.storage.database.read() as session:
         attempt = await attempts.existing(session, message.secure.attempt)
         machine = await here.machines.of(session, attempt)
     asked(attempt, machine, device.id, PHASE)
@@ -79,9 +79,9 @@ async def accept(
     # Read whole, so that no vector can spoil the sum when it is made.
     await asyncio.to_thread(read_masked, whole, expected_header(message.secure, message), spec)
     total = whole.stat().st_size
-    await here.blobs.put("updates", sha256, whole, point="masked")
+    await here.storage.blobs.put("updates", sha256, whole, point="masked")
     try:
-        async with here.database.write("masked") as session:
+        async with here.storage.database.write("masked") as session:
             await nonces.spend(session, device.nonce, device.nonce_expires)
             held = await attempts.held(session, attempt.id)
             refused = unfit(held, PHASE)
@@ -115,7 +115,7 @@ async def _drop_unmentioned(here: Coordinator, device: SignedDevice, row: TaskRo
     """Delete a vector that was made durable while its phase ended; no other task's file has these bytes, since they
     hold the task's id.
     """
-    async with here.database.read() as session:
+    async with here.storage.database.read() as session:
         mentioned = (await own(session, row.id, device.id)).upload == sha256
     if not mentioned:
-        await here.blobs.remove("updates", sha256)
+        await here.storage.blobs.remove("updates", sha256)

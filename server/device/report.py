@@ -30,7 +30,7 @@ class LeaseLeft(BaseModel):
 @router.post("/v1/device/tasks/{task}/progress", operation_id="reportProgress", summary="Still at it: extend the lease")
 async def progress(task: TaskName, body: Progress, here: Here, device: Signed) -> LeaseLeft:
     """The lease starts anew. A round's deadline is not moved by it."""
-    async with here.database.write("progress") as session:
+    async with here.storage.database.write("progress") as session:
         can_wait(session)
         row = await own(session, task, device.id)
         check_held(row)
@@ -44,7 +44,7 @@ async def progress(task: TaskName, body: Progress, here: Here, device: Signed) -
 @router.post("/v1/device/tasks/{task}/abort", operation_id="abortTask", status_code=204, summary="Give the task up")
 async def abort(task: TaskName, body: Abort, here: Here, device: Signed) -> None:
     """The slot is offered to another device at once. Doing it twice is harmless."""
-    async with here.database.write("abort") as session:
+    async with here.storage.database.write("abort") as session:
         locked = await experiments.lock(session, await experiment_of(session, task, device.id))
         row = await own(session, task, device.id)
         if row.state == tasks.ABORTED or await _out_of_attempt(session, device, row, body):
@@ -57,7 +57,7 @@ async def abort(task: TaskName, body: Abort, here: Here, device: Signed) -> None
             raise refusal(tasks.CLOSED)
         _tell(session, row, body)
         await here.rounds.lost(session, locked, row)
-    await here.blobs.parts.drop(task)
+    await here.storage.blobs.parts.drop(task)
 
 
 async def _out_of_attempt(session: AsyncSession, device: SignedDevice, row: TaskRow, body: Abort) -> bool:

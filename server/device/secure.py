@@ -72,13 +72,13 @@ async def message(task: TaskName, awaited: Awaited, here: Here, device: Signed, 
     """Answered as soon as the attempt is that far, and with 204 when it is not by then."""
     until = time.monotonic() + wait_ms / 1000
     while True:
-        async with here.database.read() as session:
+        async with here.storage.database.read() as session:
             row = await own(session, task, device.id)
-            turn = here.turns.next_turn(row.attempt or "")
+            turn = here.signals.turns.next_turn(row.attempt or "")
             found = await message_for(here, session, row, awaited)
         if found is not None:
             return Response(found.model_dump_json(), media_type="application/json")
         left = until - time.monotonic()
-        if left <= 0 or here.closing.is_set():
+        if left <= 0 or here.signals.closing.is_set():
             return Response(status_code=204, headers={"Retry-After": "0" if wait_ms else "1"})
         await wait(turn, min(left, LOOK_AGAIN_S))

@@ -24,7 +24,7 @@ async def say(
     attempt sends.
     """
     bundle = canonical_json(message.model_dump(mode="json")).decode()
-    async with here.database.read() as session:
+    async with here.storage.database.read() as session:
         row = await own(session, task, device.id)
         if row.attempt is None:
             raise not_secure()
@@ -35,7 +35,7 @@ async def say(
         return _same(before, bundle, phase)
     machine, place = asked(attempt, machine, device.id, phase)
     await asyncio.to_thread(machine.check, place, message)
-    async with here.database.write("message") as session:
+    async with here.storage.database.write("message") as session:
         await nonces.spend(session, device.nonce, device.nonce_expires)
         # Nobody moves the attempt on between this look and this message.
         held = await attempts.held(session, attempt.id)

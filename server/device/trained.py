@@ -23,7 +23,7 @@ async def report(
     Raises errors.Unauthenticated (``signature_invalid``) for keys that the device did not sign for this task, Conflict
     ``not_secure`` and ``message_differs``, and what the task's state asks for.
     """
-    async with here.database.read() as session:
+    async with here.storage.database.read() as session:
         row = await own(session, task, device.id)
     message = Task.model_validate_json(row.message)
     if message.secure is None or row.attempt is None:
@@ -39,7 +39,7 @@ async def report(
     bundle = canonical_json(keys.model_dump(mode="json")).decode()
     changes = {"size": len(bundle), "sums": "{}", "finished_at": now_ms(), "verdict": None}
     data = {"round": row.round, "device": device.id, "task": row.id, "kind": row.kind, "attempt": row.attempt}
-    async with here.database.write("trained") as session:
+    async with here.storage.database.write("trained") as session:
         locked = await experiments.lock(session, row.experiment)
         await nonces.spend(session, device.nonce, device.nonce_expires)
         if not await tasks.leave(session, row.id, tasks.ACCEPTED, changes):

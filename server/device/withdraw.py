@@ -1,7 +1,7 @@
 """A device that leaves for good."""
 
 from coterie.server.auth.gate import Here, Signed, gated_router
-from coterie.server.control.devices import shut_out
+from coterie.server.rounds.shut_out import shut_out
 from coterie.server.store import nonces
 from coterie.server.store.tables import DeviceRow
 
@@ -13,8 +13,8 @@ async def withdraw(here: Here, device: Signed) -> None:
     """For good: the device's task ends, its later requests are refused, and its key cannot enrol again. Updates
     accepted before stay counted.
     """
-    async with here.database.write("revoke") as session:
+    async with here.storage.database.write("revoke") as session:
         row = await session.get_one(DeviceRow, device.id)
-        await shut_out(here, session, row, "withdrawn", by=device.id)
+        await shut_out(here.rounds, session, row, "withdrawn", by=device.id)
         await nonces.spend(session, device.nonce, device.nonce_expires)
-    here.devices.forget(device.id)
+    here.presence.devices.forget(device.id)

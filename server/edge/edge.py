@@ -24,15 +24,13 @@ from coterie.errors import CoterieError, RemoteError
 from coterie.protocol.device import Abort, CheckIn, CheckInResponse, Progress, RetryWindow, Task
 from coterie.protocol.wire import read_message
 from coterie.server.bell import Bell, wait
-from coterie.server.edge import answer
 from coterie.server.edge.membership import CAPABILITIES, Membership, join
 from coterie.server.edge.mirror import Mirror
-from coterie.server.plans import Plans
+from coterie.server.rounds import answer
 from coterie.server.rounds.transitions import Rounds
 from coterie.server.settings import Settings
+from coterie.server.storage import Storage
 from coterie.server.store import experiments, upstream
-from coterie.server.store.blobs import BlobStore
-from coterie.server.store.engine import Database
 from coterie.server.store.tables import UpstreamTaskRow
 
 OVER: Final = frozenset(("task_unknown", "task_finished", "lease_expired", "round_closed", "stale_update"))
@@ -50,10 +48,8 @@ class Edge:
     """Runs from `run` until cancelled. link: to the coordinator above."""
 
     settings: Settings
-    database: Database
-    blobs: BlobStore
+    storage: Storage
     rounds: Rounds
-    plans: Plans
     bell: Bell
     link: Link
     backoff: Backoff = field(default_factory=lambda: Backoff(cap_s=60.0))
@@ -89,9 +85,9 @@ class Edge:
     async def _pass(self) -> float:
         """Do what is due. Returns the seconds until something may be due again; the bell may ring before."""
         if self._member is None:
-            self._member = await join(self.database, self.link, self.settings.upstream_token)
+            self._member = await join(self.storage.database, self.link, self.settings.upstream_token)
             log.info("edge joined", upstream=self.link.url, device=self._member.device)
-        async with self.database.read() as session:
+        async with self.storage.database.read() as session:
             task = await upstream.at_work(session)
             waits = bool(await upstream.pending(session, 1))
         if task is not None and task.state != upstream.LEASED:
@@ -113,7 +109,7 @@ class Edge:
 
         held: the task that a round here is at; another one means that nobody above waits for it any more.
         """
-        async with self.database.read() as session:
+        async with self.storage.database.read() as session:
             waiting = {row.id: row for row in await upstream.pending(session, MOST_NAMED)}
             named = await upstream.experiments(session, MOST_NAMED)
         message = CheckIn(pending=tuple(waiting), experiments=tuple(named), capabilities=CAPABILITIES)
@@ -139,7 +135,7 @@ class Edge:
 
     async def _take(self, member: Membership, task: Task) -> bool:
         cache = BlobCache(self._cache_folder(), self.link)
-        mirror = Mirror(self.settings, self.database, self.blobs, self.rounds, cache)
+        mirror = Mirror(self.settings, self.storage, self.rounds, cache)
         begun = await mirror.take(member, task)
         self._beat_at = time.monotonic() + self._beat_every(task)
         return begun
@@ -148,7 +144,7 @@ class Edge:
         """Pass the verdicts of the coordinator above down, and end what is over there; only what it was asked about."""
         over = named.intersection(said.ended)
         settled = {waiting[task].experiment for task in said.settled if task in waiting}
-        async with self.database.write("settled") as session:
+        async with self.storage.database.write("settled") as session:
             locked = await experiments.lock_all(session, over | settled)
             for task, verdict in said.settled.items():
                 if task in waiting:
@@ -174,7 +170,7 @@ class Edge:
             await self._withdraw(task, error)
 
     async def _withdraw(self, task: UpstreamTaskRow, error: RemoteError) -> None:
-        async with self.database.write("withdrawn") as session:
+        async with self.storage.database.write("withdrawn") as session:
             locked = await experiments.lock(session, task.experiment)
             opened = locked.opened
             if opened is not None and opened.row.upstream == task.id:
@@ -191,20 +187,20 @@ class Edge:
             if is_transient(error):
                 raise
             log.error("answer refused", task=task.id, code=error.reason, why=error.message)
-            async with self.database.write("answered") as session:
+            async with self.storage.database.write("answered") as session:
                 await experiments.lock(session, task.experiment)
                 await answer.settle(session, task, upstream.REFUSED, detail=f"{error.reason}: {error.message}")
         else:
-            async with self.database.write("answered") as session:
+            async with self.storage.database.write("answered") as session:
                 await upstream.move(session, task.id, upstream.PENDING if task.upload else upstream.COUNTED)
         if task.upload is not None:
-            await self.blobs.delete_updates([task.upload])
+            await self.storage.blobs.delete_updates([task.upload])
         self._check_in_at = time.monotonic() + after_answer(self._window, self.rng)
 
     async def _answer(self, task: UpstreamTaskRow) -> bytes:
         if task.upload is not None:
-            return await asyncio.to_thread(self.blobs.files.read, "updates", task.upload, "an accumulator")
-        return answer.evaluation(task, await self.plans.manifest(upstream.message(task).plan.id))
+            return await asyncio.to_thread(self.storage.blobs.files.read, "updates", task.upload, "an accumulator")
+        return answer.evaluation(task, await self.storage.plans.manifest(upstream.message(task).plan.id))
 
     async def _give_up(self, task: UpstreamTaskRow) -> None:
         """Tell above that no answer comes, so that somebody else gets the task."""
@@ -214,10 +210,10 @@ class Edge:
         phase = "training" if message.kind == "train" else "evaluating"
         code, _, detail = (task.detail or "").partition(": ")
         await self._abort(self._member, task.id, phase, code or "edge_failed", detail)
-        async with self.database.write("told") as session:
+        async with self.storage.database.write("told") as session:
             await upstream.move(session, task.id, upstream.TOLD)
         if task.upload is not None:
-            await self.blobs.delete_updates([task.upload])
+            await self.storage.blobs.delete_updates([task.upload])
 
     async def _abort(self, member: Membership, task: str, phase: str, code: str, detail: str) -> None:
         message = Abort.model_validate({"phase": phase, "code": code, "detail": detail[:2000]})
@@ -235,6 +231,6 @@ class Edge:
         return min(max(task.lease_ms / 1000 / HEARTBEATS_PER_LEASE, 0.5), LONGEST_BEAT_S)
 
     def _cache_folder(self) -> Any:
-        folder = self.blobs.scratch_file("upstream")
+        folder = self.storage.blobs.scratch_file("upstream")
         folder.mkdir(exist_ok=True)
         return folder

@@ -20,14 +20,13 @@ from coterie.protocol.device import EdgeTerms, Task
 from coterie.protocol.layout import Layout
 from coterie.protocol.tensors import TensorLimits, read_file
 from coterie.server.clock import now_ms
-from coterie.server.control.floor import check_floor, policy_of
-from coterie.server.device.terms import CHOICE
 from coterie.server.edge.membership import Membership
+from coterie.server.floor import check_floor, policy_of
+from coterie.server.rounds.edge_terms import CHOICE
 from coterie.server.rounds.transitions import Rounds
 from coterie.server.settings import Settings
+from coterie.server.storage import Storage
 from coterie.server.store import blob_rows, devices, events, experiments, populations, upstream
-from coterie.server.store.blobs import BlobStore
-from coterie.server.store.engine import Database
 from coterie.server.store.tables import BlobRow, ExperimentRow, ModelRow, RoundRow, UpstreamTaskRow
 
 MOST_ROUNDS = 1_000_000
@@ -42,8 +41,7 @@ class Mirror:
     """Makes rounds of tasks."""
 
     settings: Settings
-    database: Database
-    blobs: BlobStore
+    storage: Storage
     rounds: Rounds
     cache: BlobCache
 
@@ -56,7 +54,7 @@ class Mirror:
         Raises PolicyRefused, PlanRefused, ExperimentError (``reducer_in_tree``), TensorFileError, Unauthenticated;
         Forbidden (``population_policy``) for a task below the floor of the population here; RemoteError.
         """
-        async with self.database.read() as session:
+        async with self.storage.database.read() as session:
             if await upstream.find(session, task.id) is not None:
                 return False
             await _check_circle(session, task)
@@ -72,7 +70,7 @@ class Mirror:
             bounds = replace(config, cohort=max(config.cohort, fewest), min_updates=fewest)
             here = local_request(population.name, task, manifest, bounds)
             check_floor(population.name, policy_of(population), here, manifest)
-        async with self.database.write("mirrored") as session:
+        async with self.storage.database.write("mirrored") as session:
             experiment = await self._experiment(session, membership, task, manifest, config)
             number = await self.rounds.begin_for(session, experiment, config, base=task.model.sha256, upstream=task.id)
             session.add(
@@ -88,7 +86,7 @@ class Mirror:
             )
             dropped = await _drop_base(session, experiment.id, number)
         if dropped is not None:
-            await self.blobs.remove("blobs", dropped)
+            await self.storage.blobs.remove("blobs", dropped)
         return True
 
     def _accepted(self, membership: Membership, task: Task, known: ExperimentRow | None) -> EdgeTerms:
@@ -141,22 +139,22 @@ class Mirror:
         return plan.manifest
 
     async def _blob(self, sha256: str, kind: str, size: int | None) -> bytes:
-        async with self.database.read() as session:
+        async with self.storage.database.read() as session:
             row = await blob_rows.find(session, sha256)
         if row is None or row.kind not in blob_rows.PUBLIC_KINDS:
             data = await self.cache.fetch(sha256, limit=self.settings.blob_limit, size=size)
-            part = self.blobs.scratch_file(f"mirror-{sha256}")
+            part = self.storage.blobs.scratch_file(f"mirror-{sha256}")
             await asyncio.to_thread(part.write_bytes, data)
-            await self.blobs.put("blobs", sha256, part, point="mirror")
+            await self.storage.blobs.put("blobs", sha256, part, point="mirror")
             part.unlink()
-            async with self.database.write("fetched") as session:
+            async with self.storage.database.write("fetched") as session:
                 await blob_rows.keep(session, sha256, len(data), kind)
             self.cache.prune(keep=frozenset(), bytes_kept=0)
-        return await asyncio.to_thread(self.blobs.files.read, "blobs", sha256)
+        return await asyncio.to_thread(self.storage.blobs.files.read, "blobs", sha256)
 
     async def _tensors(self, sha256: str, kind: str, size: int | None, layout: Layout) -> None:
         await self._blob(sha256, kind, size)
-        path = await asyncio.to_thread(self.blobs.files.file, "blobs", sha256)
+        path = await asyncio.to_thread(self.storage.blobs.files.file, "blobs", sha256)
         await asyncio.to_thread(_check_tensors, path, layout, kind)
 
     async def _experiment(

@@ -8,31 +8,14 @@ from typing import Any
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from coterie.aggregation.engine import work_due
-from coterie.server.metrics import Metrics
-from coterie.server.plans import Plans
-from coterie.server.rounds.transitions import Rounds
-from coterie.server.rounds.workers import JobFailed
-from coterie.server.secure.machines import Machines
+from coterie.server.secure.context import RoundContext
 from coterie.server.store import experiments
-from coterie.server.store.blobs import BlobStore
-from coterie.server.store.engine import Database
 from coterie.server.store.experiments import Locked, OpenRound
 from coterie.server.store.jobs import Job
 from coterie.server.store.objects import Shelf
+from coterie.server.worker.workers import JobFailed
 
 Result = dict[str, Any]
-
-
-@dataclass(frozen=True, kw_only=True)
-class JobContext:
-    """What kinds of jobs work with."""
-
-    database: Database
-    blobs: BlobStore
-    rounds: Rounds
-    plans: Plans
-    machines: Machines
-    metrics: Metrics
 
 
 @dataclass(frozen=True)
@@ -49,7 +32,7 @@ def no_files(result: Result) -> tuple[MadeFile, ...]:
     return ()
 
 
-async def nothing_to_tidy(context: JobContext, job: Job) -> None:
+async def nothing_to_tidy(context: RoundContext, job: Job) -> None:
     """Of a job that leaves nothing beside its folder."""
 
 
@@ -70,15 +53,15 @@ class JobKind:
     """
 
     worker: str
-    arguments: Callable[[JobContext, Job, Path], Awaitable[Mapping[str, Any] | None]]
-    keep: Callable[[JobContext, AsyncSession, Job, Locked, Result], Awaitable[None]]
+    arguments: Callable[[RoundContext, Job, Path], Awaitable[Mapping[str, Any] | None]]
+    keep: Callable[[RoundContext, AsyncSession, Job, Locked, Result], Awaitable[None]]
     transaction: str
-    refuse: Callable[[JobContext, AsyncSession, Job, Locked, JobFailed], Awaitable[None]] | None = None
+    refuse: Callable[[RoundContext, AsyncSession, Job, Locked, JobFailed], Awaitable[None]] | None = None
     refused: str = "aggregate_failed"
     files: Callable[[Result], tuple[MadeFile, ...]] = no_files
     point: str = "result"
     remember: Callable[[Result], tuple[Mapping[str, Any] | None, str | None]] = remember_nothing
-    tidy: Callable[[JobContext, Job], Awaitable[None]] = nothing_to_tidy
+    tidy: Callable[[RoundContext, Job], Awaitable[None]] = nothing_to_tidy
 
 
 def still_due(job: Job, opened: OpenRound | None, *work: str) -> OpenRound | None:

@@ -7,23 +7,24 @@ from typing import Any
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from coterie.aggregation.engine import Evaluated, Work
-from coterie.server.jobs.kind import JobContext, JobKind, Result, round_due, still_due
-from coterie.server.rounds.workers import JobFailed
+from coterie.server.jobs.kind import JobKind, Result, round_due, still_due
+from coterie.server.secure.context import RoundContext
 from coterie.server.store import experiments
 from coterie.server.store.experiments import Locked
 from coterie.server.store.jobs import Job
+from coterie.server.worker.workers import JobFailed
 
 
-async def _arguments(context: JobContext, job: Job, folder: Path) -> Mapping[str, Any] | None:
-    async with context.database.read() as session:
+async def _arguments(context: RoundContext, job: Job, folder: Path) -> Mapping[str, Any] | None:
+    async with context.storage.database.read() as session:
         found = await round_due(session, job, Work.EVALUATE)
         row = await experiments.find(session, job.key.experiment)
     if found is None or row is None:
         return None
     request = experiments.request_of(row)
-    manifest = await context.plans.manifest(row.plan)
+    manifest = await context.storage.plans.manifest(row.plan)
     return {
-        "blobs": context.blobs.files.to_json(),
+        "blobs": context.storage.blobs.files.to_json(),
         "manifest": row.plan,
         "graphs": {stage.name: stage.sha256 for stage in manifest.stages if stage.over == "pass"},
         "weights": found.value.version or "",
@@ -33,15 +34,15 @@ async def _arguments(context: JobContext, job: Job, folder: Path) -> Mapping[str
     }
 
 
-async def _keep(context: JobContext, session: AsyncSession, job: Job, locked: Locked, result: Result) -> None:
+async def _keep(context: RoundContext, session: AsyncSession, job: Job, locked: Locked, result: Result) -> None:
     await _tell(context, session, job, locked, Evaluated(result["metrics"]))
 
 
-async def _refuse(context: JobContext, session: AsyncSession, job: Job, locked: Locked, error: JobFailed) -> None:
+async def _refuse(context: RoundContext, session: AsyncSession, job: Job, locked: Locked, error: JobFailed) -> None:
     await _tell(context, session, job, locked, Evaluated(None, error.message))
 
 
-async def _tell(context: JobContext, session: AsyncSession, job: Job, locked: Locked, event: Evaluated) -> None:
+async def _tell(context: RoundContext, session: AsyncSession, job: Job, locked: Locked, event: Evaluated) -> None:
     opened = still_due(job, locked.opened, Work.EVALUATE)
     if opened is not None:
         await context.rounds.apply(session, locked.experiment, opened, event)

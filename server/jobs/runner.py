@@ -15,11 +15,12 @@ import structlog
 from coterie.errors import CoterieError
 from coterie.server.bell import Bell
 from coterie.server.clock import now_ms
-from coterie.server.jobs.kind import JobContext, JobKind, Result
-from coterie.server.rounds.workers import JobFailed, WorkerLost, Workers
+from coterie.server.jobs.kind import JobKind, Result
+from coterie.server.secure.context import RoundContext
 from coterie.server.store import experiments, jobs
 from coterie.server.store.jobs import Job, JobKey
 from coterie.server.store.tables import JobRow
+from coterie.server.worker.workers import JobFailed, WorkerLost, Workers
 
 RETRY_S = 1.0
 LONGEST_RETRY_S = 60.0
@@ -34,7 +35,7 @@ class Runner:
     long a job is this runner's without its saying that it lives.
     """
 
-    context: JobContext
+    context: RoundContext
     workers: Workers
     kinds: Mapping[str, JobKind]
     bell: Bell
@@ -66,16 +67,16 @@ class Runner:
         for task in self._tasks.values():
             task.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
-        async with self.context.database.read() as session:
+        async with self.context.storage.database.read() as session:
             held = await jobs.held(session, self.owner)
         if held:
-            async with self.context.database.write("job") as session:
+            async with self.context.storage.database.write("job") as session:
                 await jobs.release(session, now_ms(), self.owner)
 
     async def take(self, key: JobKey, row: JobRow | None) -> Job | None:
         """Take a job; None where somebody else has it. row: as it was seen."""
         now, seen = now_ms(), 0 if row is None else row.attempt
-        async with self.context.database.write("job") as session:
+        async with self.context.storage.database.write("job") as session:
             return await jobs.take(session, key, self.owner, seen=seen, now=now, until=now + self._lease_ms)
 
     @property
@@ -90,7 +91,7 @@ class Runner:
 
     async def _begin_anew(self) -> None:
         now = now_ms()
-        async with self.context.database.write("job") as session:
+        async with self.context.storage.database.write("job") as session:
             await jobs.shorten(session, lease_until=now + self._lease_ms, due_at=now)
         log.warning("the clock was set back", owner=self.owner)
 
@@ -122,7 +123,7 @@ class Runner:
         while held:
             await asyncio.sleep(self.lease_s / BEATS_PER_LEASE)
             try:
-                async with self.context.database.write("job") as session:
+                async with self.context.storage.database.write("job") as session:
                     held = await jobs.extend(session, job, now_ms() + self._lease_ms)
             except Exception as error:
                 log.error("lease cannot be extended yet", job=job.key.kind, exc_info=error)
@@ -130,7 +131,7 @@ class Runner:
     async def perform(self, job: Job) -> None:
         """Do a job that was taken. Raises whatever keeps it from being done now."""
         kind = self.kinds[job.key.kind]
-        folder = self.context.blobs.scratch_file(f"{job.id}-{job.attempt}")
+        folder = self.context.storage.blobs.scratch_file(f"{job.id}-{job.attempt}")
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(mode=0o700)
         try:
@@ -158,9 +159,9 @@ class Runner:
         changed, where the job is not this runner's any more.
         """
         for file in kind.files(result):
-            await self.context.blobs.put(file.shelf, file.digest, file.path, point=kind.point)
+            await self.context.storage.blobs.put(file.shelf, file.digest, file.path, point=kind.point)
         told, digest = await asyncio.to_thread(kind.remember, result)
-        async with self.context.database.write(kind.transaction) as session:
+        async with self.context.storage.database.write(kind.transaction) as session:
             locked = await experiments.lock(session, job.key.experiment)
             kept = await jobs.finish(session, job, jobs.DONE, now_ms(), result=told, digest=digest)
             if kept:
@@ -172,14 +173,14 @@ class Runner:
     async def _refused(self, kind: JobKind, job: Job, error: JobFailed) -> None:
         if kind.refuse is None:
             raise error
-        async with self.context.database.write(kind.refused) as session:
+        async with self.context.storage.database.write(kind.refused) as session:
             locked = await experiments.lock(session, job.key.experiment)
             if await jobs.finish(session, job, jobs.FAILED, now_ms(), error=error.message[:2000]):
                 await kind.refuse(self.context, session, job, locked, error)
 
     async def _wait(self, job: Job) -> None:
         """It is not due, or not yet: whoever wants it still looks again."""
-        async with self.context.database.write("job") as session:
+        async with self.context.storage.database.write("job") as session:
             due_at = now_ms() + round(1000 * RETRY_S)
             await jobs.put_back(session, job, due_at=due_at, failures=job.failures, error=None)
 
@@ -189,6 +190,6 @@ class Runner:
         place = {"experiment": job.key.experiment, "round": job.key.round, "job": job.key.kind}
         told = {"why": why, "hint": error.hint} if isinstance(error, CoterieError) else {"exc_info": error}
         log.error("round cannot go on yet", **place, again_s=pause, **told)
-        async with self.context.database.write("job") as session:
+        async with self.context.storage.database.write("job") as session:
             due_at = now_ms() + round(1000 * pause)
             await jobs.put_back(session, job, due_at=due_at, failures=job.failures + 1, error=why)

@@ -19,12 +19,12 @@ from coterie.aggregation.engine import EvaluationSummed, Kind, Work
 from coterie.errors import InternalError
 from coterie.protocol.secagg import SecureTerms
 from coterie.server.clock import now_ms
-from coterie.server.jobs.kind import JobContext, JobKind, Result, round_due, still_due
+from coterie.server.jobs.kind import JobKind, Result, round_due, still_due
 from coterie.server.jobs.noise import noise_of
 from coterie.server.jobs.versions import keep_version, remember_version, version_files
 from coterie.server.jobs.wanted import UNMASK
-from coterie.server.rounds.workers import JobFailed
 from coterie.server.secure import opening
+from coterie.server.secure.context import RoundContext
 from coterie.server.secure.failing import end_without_sum, named
 from coterie.server.secure.machine import Failed, Machine
 from coterie.server.store import attempts, events, experiments, jobs, mailbox, tasks
@@ -32,6 +32,7 @@ from coterie.server.store.attempts import Standing
 from coterie.server.store.experiments import Locked, OpenRound
 from coterie.server.store.jobs import Job, JobKey
 from coterie.server.store.tables import AttemptRow, ExperimentRow
+from coterie.server.worker.workers import JobFailed
 
 SUM_WORK = (Work.SUM, Work.SUM_EVALUATIONS)
 
@@ -54,30 +55,30 @@ class OpenedSum:
         return self.machine.state.terms
 
 
-async def _running_sum(context: JobContext, job: Job, folder: Path) -> Mapping[str, Any] | None:
-    async with context.database.read() as session:
+async def _running_sum(context: RoundContext, job: Job, folder: Path) -> Mapping[str, Any] | None:
+    async with context.storage.database.read() as session:
         members = await attempts.members(session, job.key.subject)
     here = [member for member in members if member.upload is not None]
-    return opening.summands(context.blobs, here) if here else None
+    return opening.summands(context.storage.blobs, here) if here else None
 
 
-async def _nothing_more(context: JobContext, session: AsyncSession, job: Job, locked: Locked, result: Result) -> None:
+async def _nothing_more(context: RoundContext, session: AsyncSession, job: Job, locked: Locked, result: Result) -> None:
     """The running sum is a cache, and an opened sum a file: only the job's row tells of it."""
 
 
-async def forget_over(context: JobContext, job: Job) -> None:
+async def forget_over(context: RoundContext, job: Job) -> None:
     """Delete the sums of a round's attempts that are over: the round may have ended, and its files been deleted, while
     a worker was still at one.
     """
-    async with context.database.read() as session:
+    async with context.storage.database.read() as session:
         rows = await attempts.of_round(session, job.key.experiment, job.key.round)
     for row in rows:
         if row.phase in attempts.OVER:
-            opening.forget(context.blobs, row.id)
+            opening.forget(context.storage.blobs, row.id)
 
 
-async def _unmask_arguments(context: JobContext, job: Job, folder: Path) -> Mapping[str, Any] | None:
-    async with context.database.read() as session:
+async def _unmask_arguments(context: RoundContext, job: Job, folder: Path) -> Mapping[str, Any] | None:
+    async with context.storage.database.read() as session:
         row = await experiments.find(session, job.key.experiment)
         attempt = await attempts.find(session, job.key.subject)
         found = await round_due(session, job, *SUM_WORK)
@@ -94,7 +95,7 @@ async def _unmask_arguments(context: JobContext, job: Job, folder: Path) -> Mapp
     places = {member.id: machine.places.get(member.device) for member in members}
     alive = [member for member in members if places[member.id] in machine.state.arrived]
     said = {place: revealed[task] for task, place in places.items() if task in revealed and place is not None}
-    return await opening.unmasking(context.blobs, machine, alive, said, folder)
+    return await opening.unmasking(context.storage.blobs, machine, alive, said, folder)
 
 
 def _opened(result: Result) -> tuple[Mapping[str, Any] | None, str | None]:
@@ -103,12 +104,14 @@ def _opened(result: Result) -> tuple[Mapping[str, Any] | None, str | None]:
     return {"survivors": result["survivors"], "blamed": result["blamed"]}, digest_of(Path(result["total"]))
 
 
-async def _keep_unmasked(context: JobContext, session: AsyncSession, job: Job, locked: Locked, result: Result) -> None:
+async def _keep_unmasked(
+    context: RoundContext, session: AsyncSession, job: Job, locked: Locked, result: Result
+) -> None:
     if "cause" in result:
         await _fail(context, session, job, locked, Failed(result["cause"], result["detail"]))
 
 
-async def _fail(context: JobContext, session: AsyncSession, job: Job, locked: Locked, failed: Failed) -> None:
+async def _fail(context: RoundContext, session: AsyncSession, job: Job, locked: Locked, failed: Failed) -> None:
     """End the attempt that a job is about, or all that the round waits for, without a sum."""
     rows = await attempts.of_round(session, job.key.experiment, job.key.round)
     for row in rows:
@@ -117,16 +120,16 @@ async def _fail(context: JobContext, session: AsyncSession, job: Job, locked: Lo
                 context.metrics.attempts.labels("failed").inc()
 
 
-def _failing(cause: str) -> Callable[[JobContext, AsyncSession, Job, Locked, JobFailed], Awaitable[None]]:
+def _failing(cause: str) -> Callable[[RoundContext, AsyncSession, Job, Locked, JobFailed], Awaitable[None]]:
     """What a refusal of the worker makes true: attempts that end by this cause."""
 
-    async def refuse(context: JobContext, session: AsyncSession, job: Job, locked: Locked, error: JobFailed) -> None:
+    async def refuse(context: RoundContext, session: AsyncSession, job: Job, locked: Locked, error: JobFailed) -> None:
         await _fail(context, session, job, locked, Failed(cause, error.message))
 
     return refuse
 
 
-async def _opened_sums(context: JobContext, session: AsyncSession, job: Job, kind: Kind) -> list[OpenedSum] | None:
+async def _opened_sums(context: RoundContext, session: AsyncSession, job: Job, kind: Kind) -> list[OpenedSum] | None:
     """The opened sums of a round. None, with whatever is missing put on the list again, where one is gone."""
     found: list[OpenedSum] = []
     for attempt in await attempts.of_round(session, job.key.experiment, job.key.round, kind):
@@ -134,7 +137,7 @@ async def _opened_sums(context: JobContext, session: AsyncSession, job: Job, kin
             continue
         key = JobKey(job.key.experiment, job.key.round, UNMASK, attempt.id)
         row, machine = await jobs.find(session, key), await context.machines.of(session, attempt)
-        total = opening.total_of(context.blobs, attempt.id)
+        total = opening.total_of(context.storage.blobs, attempt.id)
         if machine is None or row is None or row.state != jobs.DONE or row.result is None:
             return None
         told = json.loads(row.result)
@@ -142,9 +145,9 @@ async def _opened_sums(context: JobContext, session: AsyncSession, job: Job, kin
     return found
 
 
-async def _sums_here(context: JobContext, job: Job, kind: Kind) -> list[OpenedSum] | None:
+async def _sums_here(context: RoundContext, job: Job, kind: Kind) -> list[OpenedSum] | None:
     """The opened sums of a round, whose files are what they were. None where one has to be opened again first."""
-    async with context.database.read() as session:
+    async with context.storage.database.read() as session:
         sums = await _opened_sums(context, session, job, kind)
         rows = await jobs.of_open_rounds(session)
     if not sums:
@@ -153,13 +156,13 @@ async def _sums_here(context: JobContext, job: Job, kind: Kind) -> list[OpenedSu
     gone = [one for one in sums if await asyncio.to_thread(digest_of, one.total) != digests.get(one.attempt.id)]
     if not gone:
         return sums
-    async with context.database.write("job") as session:
+    async with context.storage.database.write("job") as session:
         for one in gone:
             await jobs.redo(session, JobKey(job.key.experiment, job.key.round, UNMASK, one.attempt.id), now_ms())
     return None
 
 
-async def _version_arguments(context: JobContext, job: Job, folder: Path) -> Mapping[str, Any] | None:
+async def _version_arguments(context: RoundContext, job: Job, folder: Path) -> Mapping[str, Any] | None:
     found, row = await _round(context, job, Work.SUM)
     sums = await _sums_here(context, job, "train")
     if found is None or row is None or sums is None:
@@ -169,7 +172,7 @@ async def _version_arguments(context: JobContext, job: Job, folder: Path) -> Map
         return None
     request = experiments.request_of(row)
     return {
-        "blobs": context.blobs.files.to_json(),
+        "blobs": context.storage.blobs.files.to_json(),
         "manifest": row.plan,
         "terms": sums[0].terms.model_dump(mode="json"),
         "base": found.value.base,
@@ -183,12 +186,12 @@ async def _version_arguments(context: JobContext, job: Job, folder: Path) -> Map
     }
 
 
-async def _round(context: JobContext, job: Job, work: Work) -> tuple[OpenRound | None, ExperimentRow | None]:
-    async with context.database.read() as session:
+async def _round(context: RoundContext, job: Job, work: Work) -> tuple[OpenRound | None, ExperimentRow | None]:
+    async with context.storage.database.read() as session:
         return await round_due(session, job, work), await experiments.find(session, job.key.experiment)
 
 
-async def _keep_version(context: JobContext, session: AsyncSession, job: Job, locked: Locked, result: Result) -> None:
+async def _keep_version(context: RoundContext, session: AsyncSession, job: Job, locked: Locked, result: Result) -> None:
     opened = still_due(job, locked.opened, Work.SUM)
     if opened is None:
         return
@@ -197,14 +200,14 @@ async def _keep_version(context: JobContext, session: AsyncSession, job: Job, lo
     await keep_version(context, session, locked.experiment, opened, result, rejected=dropped)
 
 
-async def _evaluation_arguments(context: JobContext, job: Job, folder: Path) -> Mapping[str, Any] | None:
+async def _evaluation_arguments(context: RoundContext, job: Job, folder: Path) -> Mapping[str, Any] | None:
     found, row = await _round(context, job, Work.SUM_EVALUATIONS)
     sums = await _sums_here(context, job, "evaluate")
     if found is None or row is None or sums is None:
         return None
     (one,) = sums  # an evaluation has one attempt
     return {
-        "blobs": context.blobs.files.to_json(),
+        "blobs": context.storage.blobs.files.to_json(),
         "manifest": row.plan,
         "terms": one.terms.model_dump(mode="json"),
         "base": found.value.version,
@@ -214,7 +217,7 @@ async def _evaluation_arguments(context: JobContext, job: Job, folder: Path) -> 
 
 
 async def _keep_evaluation(
-    context: JobContext, session: AsyncSession, job: Job, locked: Locked, result: Result
+    context: RoundContext, session: AsyncSession, job: Job, locked: Locked, result: Result
 ) -> None:
     opened = still_due(job, locked.opened, Work.SUM_EVALUATIONS)
     if opened is None:
@@ -224,7 +227,7 @@ async def _keep_evaluation(
     await context.rounds.apply(session, locked.experiment, opened, EvaluationSummed(result["metrics"]))
 
 
-async def _end_with_sums(context: JobContext, session: AsyncSession, job: Job, kind: Kind) -> list[OpenedSum]:
+async def _end_with_sums(context: RoundContext, session: AsyncSession, job: Job, kind: Kind) -> list[OpenedSum]:
     """End a round's attempts with their sums: the clients that are in none drop out by name."""
     sums = await _opened_sums(context, session, job, kind)
     if not sums:

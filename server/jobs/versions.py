@@ -9,15 +9,16 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from coterie.aggregation.engine import AggregateFailed, AggregateReady, Work
 from coterie.errors import InternalError
-from coterie.server.jobs.kind import JobContext, JobKind, MadeFile, Result, round_due, still_due
+from coterie.server.jobs.kind import JobKind, MadeFile, Result, round_due, still_due
 from coterie.server.jobs.noise import noise_of
 from coterie.server.rounds import inputs
-from coterie.server.rounds.workers import JobFailed
+from coterie.server.secure.context import RoundContext
 from coterie.server.store import blob_rows, experiments, tasks, upstream
 from coterie.server.store.blob_files import DAMAGED
 from coterie.server.store.experiments import Locked, OpenRound
 from coterie.server.store.jobs import Job
 from coterie.server.store.tables import ExperimentRow
+from coterie.server.worker.workers import JobFailed
 
 log = structlog.get_logger("coterie.server.jobs")
 
@@ -34,7 +35,7 @@ def remember_version(result: Result) -> tuple[Mapping[str, Any] | None, str | No
 
 
 async def keep_version(
-    context: JobContext,
+    context: RoundContext,
     session: AsyncSession,
     experiment: ExperimentRow,
     opened: OpenRound,
@@ -53,8 +54,8 @@ async def keep_version(
     await context.rounds.apply(session, experiment, opened, event, changes)
 
 
-async def _aggregate_arguments(context: JobContext, job: Job, folder: Path) -> Mapping[str, Any] | None:
-    async with context.database.read() as session:
+async def _aggregate_arguments(context: RoundContext, job: Job, folder: Path) -> Mapping[str, Any] | None:
+    async with context.storage.database.read() as session:
         found = await round_due(session, job, Work.AGGREGATE)
         row = await experiments.find(session, job.key.experiment)
         accepted = await tasks.accepted(session, job.key.experiment, job.key.round)
@@ -63,10 +64,12 @@ async def _aggregate_arguments(context: JobContext, job: Job, folder: Path) -> M
     central = await noise_of(context, job, row)
     if central is None:
         return None
-    return {**inputs.aggregation(context.blobs, found, row, accepted, folder), "central": central or None}
+    return {**inputs.aggregation(context.storage.blobs, found, row, accepted, folder), "central": central or None}
 
 
-async def _keep_aggregate(context: JobContext, session: AsyncSession, job: Job, locked: Locked, result: Result) -> None:
+async def _keep_aggregate(
+    context: RoundContext, session: AsyncSession, job: Job, locked: Locked, result: Result
+) -> None:
     opened = still_due(job, locked.opened, Work.AGGREGATE)
     if opened is None:
         return
@@ -74,8 +77,8 @@ async def _keep_aggregate(context: JobContext, session: AsyncSession, job: Job, 
     await keep_version(context, session, locked.experiment, opened, result, rejected=len(result["rejected"]))
 
 
-async def _accumulate_arguments(context: JobContext, job: Job, folder: Path) -> Mapping[str, Any] | None:
-    async with context.database.read() as session:
+async def _accumulate_arguments(context: RoundContext, job: Job, folder: Path) -> Mapping[str, Any] | None:
+    async with context.storage.database.read() as session:
         found = await round_due(session, job, Work.AGGREGATE)
         row = await experiments.find(session, job.key.experiment)
         accepted = await tasks.accepted(session, job.key.experiment, job.key.round)
@@ -86,7 +89,7 @@ async def _accumulate_arguments(context: JobContext, job: Job, folder: Path) -> 
         raise InternalError(f"Round {found.row.number} of {row.id} answers a task that has no row.")
     terms = upstream.terms(above)
     return {
-        "blobs": context.blobs.files.to_json(),
+        "blobs": context.storage.blobs.files.to_json(),
         "manifest": row.plan,
         "task": above.id,
         "base": found.value.base,
@@ -105,7 +108,7 @@ def _accumulator(result: Result) -> tuple[MadeFile, ...]:
 
 
 async def _keep_accumulator(
-    context: JobContext, session: AsyncSession, job: Job, locked: Locked, result: Result
+    context: RoundContext, session: AsyncSession, job: Job, locked: Locked, result: Result
 ) -> None:
     """It is no version: the round keeps the one it had."""
     opened = still_due(job, locked.opened, Work.AGGREGATE)
@@ -118,7 +121,7 @@ async def _keep_accumulator(
     await context.rounds.apply(session, locked.experiment, opened, event, {"aggregate": digest})
 
 
-async def _refuse(context: JobContext, session: AsyncSession, job: Job, locked: Locked, error: JobFailed) -> None:
+async def _refuse(context: RoundContext, session: AsyncSession, job: Job, locked: Locked, error: JobFailed) -> None:
     """No version can be made of these updates."""
     opened = still_due(job, locked.opened, Work.AGGREGATE)
     if opened is None:
@@ -130,7 +133,9 @@ async def _refuse(context: JobContext, session: AsyncSession, job: Job, locked: 
     await context.rounds.apply(session, locked.experiment, opened, AggregateFailed(error.message, reason))
 
 
-async def _reject(context: JobContext, session: AsyncSession, job: Job, rejected: Sequence[Mapping[str, str]]) -> None:
+async def _reject(
+    context: RoundContext, session: AsyncSession, job: Job, rejected: Sequence[Mapping[str, str]]
+) -> None:
     """Take the updates out of the round that were found unusable."""
     for entry in rejected:
         if entry["code"] == DAMAGED:

@@ -4,7 +4,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from coterie.aggregation.engine import Kind, Work, work_due
+from coterie.aggregation.engine import Work, work_due
+from coterie.server.secure.sums import SUMMED
 from coterie.server.store import attempts, jobs
 from coterie.server.store.attempts import Standing
 from coterie.server.store.experiments import OpenRound
@@ -20,17 +21,8 @@ SECURE_AGGREGATE: Final = "secure_aggregate"
 SECURE_EVALUATION: Final = "secure_evaluation"
 SUM_AT_ONCE: Final = 8
 """So many masked vectors that are not in the running sum yet are worth a job, before the phase ends."""
-SUMS: Final[Mapping[Work, tuple[Kind, str]]] = {
-    Work.SUM: ("train", SECURE_AGGREGATE),
-    Work.SUM_EVALUATIONS: ("evaluate", SECURE_EVALUATION),
-}
-"""Work on sums: of which tasks, and the job that makes something of the opened sums."""
-
-
-def summed_now(found: OpenRound) -> Kind | None:
-    """Whose updates a round waits to see the sum of; None while it collects, and where updates come in clear."""
-    work = work_due(found.value)
-    return SUMS[work][0] if work is not None and work in SUMS else None
+OF_SUMS: Final[Mapping[Work, str]] = {Work.SUM: SECURE_AGGREGATE, Work.SUM_EVALUATIONS: SECURE_EVALUATION}
+"""Work on sums: the job that makes something of the opened ones."""
 
 
 def wanted(
@@ -49,14 +41,13 @@ def wanted(
             found.append(JobKey(experiment, number, kind))
         elif work is Work.EVALUATE:
             found.append(JobKey(experiment, number, EVALUATE))
-        elif work is not None and work in SUMS:
-            kind, last = SUMS[work]
-            summing = [each for each in mine if each.kind == kind]
+        elif work is not None and work in OF_SUMS:
+            summing = [each for each in mine if each.kind == SUMMED[work]]
             ready = [_key(each, UNMASK) for each in summing if each.phase == attempts.UNMASKING]
             closed = [key for key in ready if key not in rows or rows[key].state != jobs.DONE]
             found += closed
             if summing and len(ready) == len(summing) and not closed:
-                found.append(JobKey(experiment, number, last))
+                found.append(JobKey(experiment, number, OF_SUMS[work]))
     return found
 
 

@@ -45,8 +45,8 @@ from coterie.errors import InternalError
 from coterie.privacy.ledger.budget import refusal
 from coterie.protocol.control import ExperimentCreate, RoundPolicy
 from coterie.server.clock import now_ms
-from coterie.server.edge import answer
 from coterie.server.fleet import Fleet
+from coterie.server.rounds import answer
 from coterie.server.rounds.eligibility import outcomes
 from coterie.server.rounds.record import participants, round_record, uploaded
 from coterie.server.rounds.reservations import reserve

@@ -16,19 +16,15 @@ from coterie.errors import InternalError
 from coterie.privacy.secagg.server import Advertised
 from coterie.protocol.device import Task
 from coterie.protocol.secagg import AdvertiseKeys
-from coterie.server.bell import Bell
 from coterie.server.clock import now_ms
-from coterie.server.jobs.wanted import summed_now
-from coterie.server.metrics import Metrics
 from coterie.server.rounds.errands import Errands
-from coterie.server.rounds.transitions import Rounds
+from coterie.server.secure.context import RoundContext
 from coterie.server.secure.failing import end_without_sum, moved, named
 from coterie.server.secure.machine import Failed, Machine, begin
-from coterie.server.secure.machines import Machines
-from coterie.server.secure.turns import Turns
+from coterie.server.secure.sums import summed_now
+from coterie.server.signals import Signals
 from coterie.server.store import attempts, devices, events, experiments, mailbox
 from coterie.server.store.attempts import Standing
-from coterie.server.store.engine import Database
 from coterie.server.store.experiments import OpenRound
 
 CLOCK_SLACK_MS = 5000.0
@@ -41,17 +37,13 @@ BEFORE_SURVIVORS = "masked"
 class Attempts:
     """Starts what is due; `look` is called at every pass of the driver, and `close` at the end."""
 
-    database: Database
-    rounds: Rounds
-    machines: Machines
-    turns: Turns
-    metrics: Metrics
-    bell: Bell
+    context: RoundContext
+    signals: Signals
     _seen: dict[str, int] = field(default_factory=dict[str, int])
     _offset: float | None = None
 
     def __post_init__(self) -> None:
-        self._errands = Errands(self.bell)
+        self._errands = Errands(self.signals.bell)
 
     async def look(self, opened: Sequence[OpenRound], standings: Sequence[Standing]) -> None:
         """Wake who waits for an attempt that has moved, and start whatever is due: of the rounds and the attempts that
@@ -82,7 +74,7 @@ class Attempts:
         Returns whether any phase has another deadline now.
         """
         timed = [each for each in standings if each.deadline_at is not None]
-        async with self.database.read() as session:
+        async with self.context.storage.database.read() as session:
             states = {each.id: await attempts.state_of(session, each.id) for each in timed}
         any_moved = False
         for standing in timed:
@@ -91,7 +83,7 @@ class Attempts:
                 continue
             machine = await asyncio.to_thread(Machine.from_json, kept[1])
             deadline = now_ms() + machine.state.terms.phase_ms
-            async with self.database.write("attempt") as session:
+            async with self.context.storage.database.write("attempt") as session:
                 changed = await attempts.move(session, standing.id, standing.version, {"deadline_at": deadline})
             any_moved = any_moved or changed
         return any_moved
@@ -103,13 +95,13 @@ class Attempts:
     def _wake(self, standings: Sequence[Standing]) -> None:
         now = {standing.id: standing.version for standing in standings}
         moved = {attempt for attempt, version in self._seen.items() if now.get(attempt) != version}
-        for attempt in moved | (self.turns.waited_for() - now.keys()):
-            self.turns.turned(attempt)
+        for attempt in moved | (self.signals.turns.waited_for() - now.keys()):
+            self.signals.turns.turned(attempt)
         self._seen = now
 
     async def _begin(self, standing: Standing) -> None:
         """Make the roster of those who reported *trained*."""
-        async with self.database.read() as session:
+        async with self.context.storage.database.read() as session:
             row = await attempts.find(session, standing.id)
             members = await attempts.members(session, standing.id)
             keys = await mailbox.bundles(session, standing.id, attempts.KEYS)
@@ -142,9 +134,9 @@ class Attempts:
 
     async def _advance(self, standing: Standing) -> None:
         """End a phase: everybody has answered, or its time is over."""
-        async with self.database.read() as session:
+        async with self.context.storage.database.read() as session:
             row = await attempts.find(session, standing.id)
-            machine = None if row is None else await self.machines.of(session, row)
+            machine = None if row is None else await self.context.machines.of(session, row)
             said = await mailbox.bundles(session, standing.id, standing.phase)
             places = await attempts.devices_of(session, standing.id)
         if row is None or machine is None or row.version != standing.version:
@@ -162,11 +154,11 @@ class Attempts:
 
     async def _fail(self, standing: Standing, failed: Failed, heard: int | None = None) -> None:
         """End an attempt without a sum. heard: as in `moved`."""
-        async with self.database.write("attempt") as session:
+        async with self.context.storage.database.write("attempt") as session:
             locked = await experiments.lock(session, standing.experiment)
-            ended = await end_without_sum(self.rounds, session, locked, standing, failed, heard)
+            ended = await end_without_sum(self.context.rounds, session, locked, standing, failed, heard)
         if ended:
-            self.metrics.attempts.labels("failed").inc()
+            self.context.metrics.attempts.labels("failed").inc()
 
     async def _move(
         self,
@@ -186,23 +178,23 @@ class Attempts:
             "deadline_at": now_ms() + machine.state.terms.phase_ms,
         }
         tells_survivors = standing.phase == BEFORE_SURVIVORS
-        async with self.database.write("survivors" if tells_survivors else "attempt") as session:
+        async with self.context.storage.database.write("survivors" if tells_survivors else "attempt") as session:
             paying = tells_survivors and standing.kind == "train"
             locked = await experiments.lock(session, standing.experiment) if paying else None
             if not await moved(session, standing, changes, heard):
                 return
             if locked is not None:
-                await self.rounds.spending.pay_for_sums(session, locked.experiment, standing.round)
+                await self.context.rounds.spending.pay_for_sums(session, locked.experiment, standing.round)
             data = named(standing) | {"phase": machine.phase, "awaited": len(machine.awaited)} | dict(told)
             events.append(session, event, data, standing.experiment)
-        self.machines.keep(standing.id, standing.version + 1, machine)
+        self.context.machines.keep(standing.id, standing.version + 1, machine)
 
     async def _ready(self, standing: Standing, machine: Machine, heard: int) -> None:
         """Everything that opens the sum is here, or will never be."""
         changes = {"phase": attempts.UNMASKING, "deadline_at": None, "awaited": 0}
-        async with self.database.write("attempt") as session:
+        async with self.context.storage.database.write("attempt") as session:
             if not await moved(session, standing, changes, heard):
                 return
             data = named(standing) | {"phase": attempts.UNMASKING, "answered": heard}
             events.append(session, "attempt.phase", data, standing.experiment)
-        self.machines.keep(standing.id, standing.version + 1, machine)
+        self.context.machines.keep(standing.id, standing.version + 1, machine)

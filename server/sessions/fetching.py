@@ -18,7 +18,7 @@ from coterie.server.auth.gate import Here, Party, gated_router
 from coterie.server.bell import wait
 from coterie.server.clock import now_ms
 from coterie.server.coordinator import Coordinator
-from coterie.server.device.ranges import ByteRange, Unsatisfiable, parse_range
+from coterie.server.downloads.ranges import ByteRange, Unsatisfiable, parse_range
 from coterie.server.sessions.sending import BINARY, Name, Number
 from coterie.server.sessions.standing import box, open_session
 from coterie.server.store import mailbox, nonces
@@ -51,15 +51,15 @@ async def fetch(request: Request, stage: Name, role: Name, here: Here, party: Pa
     until = time.monotonic() + wait_ms / 1000
     place = box(party, stage, role, "from")
     while True:
-        turn = here.turns.next_turn(place.turn)
-        async with here.database.read() as session:
+        turn = here.signals.turns.next_turn(place.turn)
+        async with here.storage.database.read() as session:
             message = await mailbox.first_waiting(session, place)
             if message is None:  # a session that has ended has none
                 await open_session(session, party.session)
         if message is not None:
             return _answer(request, here, message)
         left = until - time.monotonic()
-        if left <= 0 or here.closing.is_set():
+        if left <= 0 or here.signals.closing.is_set():
             return Response(status_code=204, headers={"Retry-After": "0" if wait_ms else "1"})
         await wait(turn, min(left, LOOK_AGAIN_S))
 
@@ -91,7 +91,7 @@ def _answer(request: Request, here: Coordinator, row: MailboxRow) -> Response:
 
 
 async def _pieces(here: Coordinator, row: MailboxRow, part: ByteRange) -> AsyncIterator[bytes]:
-    async for chunk in here.blobs.parts.read(row.parts or "", part.start, part.stop):
+    async for chunk in here.storage.blobs.parts.read(row.parts or "", part.start, part.stop):
         yield chunk
 
 
@@ -105,14 +105,14 @@ async def acknowledge(stage: Name, role: Name, sequence: Number, here: Here, par
     acknowledged; one that was acknowledged before is answered with ``already``.
     """
     place = box(party, stage, role, "from")
-    async with here.database.write("acknowledged") as session:
+    async with here.storage.database.write("acknowledged") as session:
         await nonces.spend(session, party.nonce, party.nonce_expires)
         message = await _to_acknowledge(session, place, sequence)
         if message is None:
             return Acknowledged(state="already", sequence=sequence)
         await mailbox.acknowledge(session, place, sequence, now_ms())
     if message.parts is not None:
-        await here.blobs.parts.drop(message.parts)
+        await here.storage.blobs.parts.drop(message.parts)
     return Acknowledged(state="acknowledged", sequence=sequence)
 
 

@@ -5,7 +5,6 @@ small message is kept in its row; a large one has its room reserved before its f
 resumable by offset, and stays as the parts in which it came.
 """
 
-import asyncio
 from dataclasses import dataclass
 from pathlib import Path as File
 from typing import Annotated, Final, Literal
@@ -20,7 +19,7 @@ from coterie.protocol.session import KEYS_STAGE, SendReceipt
 from coterie.server.auth.gate import Here, Party, SignedParty, gated_router
 from coterie.server.clock import now_ms
 from coterie.server.coordinator import Coordinator
-from coterie.server.device.upload import Part, kept, part_of, received, streamed_body
+from coterie.server.incoming import UploadPart, kept, part_of, streamed_body
 from coterie.server.sessions.standing import box, open_session
 from coterie.server.store import mailbox, nonces
 from coterie.server.store.mailbox import Box
@@ -45,13 +44,13 @@ BINARY: Final = {"content": {"application/octet-stream": {"schema": {"type": "st
 )
 async def offset(stage: Name, role: Name, sequence: Number, here: Here, party: Party) -> Response:
     """``Upload-Offset`` tells where to continue; ``Upload-Length`` is there when the message was accepted."""
-    async with here.database.read() as session:
+    async with here.storage.database.read() as session:
         await open_session(session, party.session)
         place = box(party, stage, role, "to")
         message = await mailbox.message(session, place, sequence)
     if message is not None and message.is_whole:
         return Response(headers={UPLOAD_OFFSET_HEADER: str(message.size), UPLOAD_LENGTH_HEADER: str(message.size)})
-    held = 0 if message is None else await here.blobs.parts.held(place.parts_of(sequence))
+    held = 0 if message is None else await here.storage.blobs.parts.held(place.parts_of(sequence))
     return Response(headers={UPLOAD_OFFSET_HEADER: str(held)})
 
 
@@ -80,16 +79,16 @@ async def send(
     part = sending.part
     if part.length <= INLINE:
         return await _post(here, sending, await _small(request, here, sending))
-    async with here.database.read() as session:
+    async with here.storage.database.read() as session:
         standing = await _stand(session, sending)
     if not standing.is_accepted and (standing.before is None or standing.before.size < part.length):
         await _reserve(here, sending)
     name = standing.box.parts_of(sequence)
-    path, digest, size = await received(request, here, name, part)
+    path, digest, size = await here.incoming.receive(request, name, part)
     try:
         party.check_body(digest)
         here.metrics.received.inc(size)
-        async with here.uploads.setdefault(name, asyncio.Lock()):
+        async with here.incoming.turn(name):
             return await _take(here, sending, name, path, size, digest)
     finally:
         path.unlink(missing_ok=True)
@@ -103,7 +102,7 @@ class Sending:
     stage: str
     role: str
     sequence: int
-    part: Part
+    part: UploadPart
 
 
 @dataclass(frozen=True)
@@ -192,8 +191,8 @@ async def _small(request: Request, here: Coordinator, sending: Sending) -> bytes
 
 
 async def _take(here: Coordinator, sending: Sending, name: str, path: File, size: int, digest: str) -> Response:
-    parts, part = here.blobs.parts, sending.part
-    async with here.database.read() as session:
+    parts, part = here.storage.blobs.parts, sending.part
+    async with here.storage.database.read() as session:
         if (await _stand(session, sending)).is_accepted:
             return _receipt("already", sending)
     held = await parts.held(name) if part.offset else 0
@@ -211,13 +210,13 @@ async def _take(here: Coordinator, sending: Sending, name: str, path: File, size
     if (digest if part.offset == 0 else await parts.digest(name, part.length)) != part.sha256:
         await parts.drop(name)
         raise _other_digest(part)
-    await here.blobs.keep_parts(name, point="posted")
+    await here.storage.blobs.keep_parts(name, point="posted")
     return await _post(here, sending, None)
 
 
 async def _reserve(here: Coordinator, sending: Sending) -> None:
     """Keep room for a message before its first byte is kept, so that unfinished ones count too."""
-    async with here.database.write("reserved") as session:
+    async with here.storage.database.write("reserved") as session:
         found = await _stand(session, sending)
         if not found.is_accepted:
             expires_at = _expires_at(found.session, found.box)
@@ -226,7 +225,7 @@ async def _reserve(here: Coordinator, sending: Sending) -> None:
 
 
 async def _post(here: Coordinator, sending: Sending, body: bytes | None) -> Response:
-    async with here.database.write("posted") as session:
+    async with here.storage.database.write("posted") as session:
         await nonces.spend(session, sending.party.nonce, sending.party.nonce_expires)
         # Nobody ends the session, and nobody else numbers a message, between this look and this message.
         found = await _stand(session, sending)
@@ -242,7 +241,7 @@ async def _post(here: Coordinator, sending: Sending, body: bytes | None) -> Resp
             sha256=sending.part.sha256,
             expires_at=_expires_at(found.session, found.box),
         )
-    here.turns.turned(found.box.turn)
+    here.signals.turns.turned(found.box.turn)
     return _receipt("accepted", sending)
 
 
@@ -275,7 +274,7 @@ async def _check_room(
             )
 
 
-def _other_digest(part: Part) -> UpdateRefused:
+def _other_digest(part: UploadPart) -> UpdateRefused:
     return UpdateRefused(
         f"The {part.length} bytes received do not have the digest that {DIGEST_HEADER} promised.",
         hint="Send the whole message again, from offset 0.",

@@ -6,8 +6,8 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from coterie.errors import NotFound
 from coterie.protocol.session import PartyView, SessionView
 from coterie.server.clock import now_ms
-from coterie.server.control.paging import instant, maybe_instant
 from coterie.server.coordinator import Coordinator
+from coterie.server.paging import instant, maybe_instant
 from coterie.server.store import mailbox, sessions
 from coterie.server.store.mailbox import Load
 
@@ -33,7 +33,9 @@ async def session_view(here: Coordinator, session: AsyncSession, identifier: str
             id=places[role.name].party,
             public_key=places[role.name].public,
             joined_at=maybe_instant(places[role.name].joined_at),
-            last_seen_at=maybe_instant(here.guests.last(places[role.name].party or "") or places[role.name].seen_at),
+            last_seen_at=maybe_instant(
+                here.presence.guests.last(places[role.name].party or "") or places[role.name].seen_at
+            ),
             held_bytes=loads.get(role.name, Load(0, 0)).size,
         )
         for role in terms.roles

@@ -11,8 +11,8 @@ from sqlalchemy import delete, func, select
 from coterie.errors import Unauthenticated
 from coterie.protocol.files import create_durably
 from coterie.protocol.signing import SigningKey
-from coterie.server.auth.tokens import Token, new_token, parse_token
 from coterie.server.clock import now_ms
+from coterie.server.credentials.tokens import Token, new_token, parse_token
 from coterie.server.store import (
     attempts,
     audit,

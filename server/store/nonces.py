@@ -6,7 +6,7 @@ from sqlalchemy import delete, insert
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from coterie.server.auth.nonces import used
+from coterie.server.credentials.nonces import used
 from coterie.server.store.tables import NonceRow
 
 _SPEND: Final = insert(NonceRow)

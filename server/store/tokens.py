@@ -6,8 +6,8 @@ from typing import Any, cast
 from sqlalchemy import CursorResult, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from coterie.server.auth.tokens import Token
 from coterie.server.clock import now_ms
+from coterie.server.credentials.tokens import Token
 from coterie.server.store.tables import TokenRow
 
 

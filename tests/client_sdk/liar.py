@@ -91,7 +91,7 @@ class Liar:
         if path == "/v1/device/check-in" and answer.get("task"):
             coordinator: Coordinator = self.app.state.coordinator
             wanted = self.task(Task.model_validate(answer["task"]))
-            answer["task"] = wanted.signed(coordinator.key).model_dump(mode="json", exclude_unset=True)
+            answer["task"] = wanted.signed(coordinator.identity.key).model_dump(mode="json", exclude_unset=True)
         return json.dumps(self.answer(path, answer)).encode()
 
 
@@ -167,7 +167,7 @@ def lying_coordinator(
         async with app.router.lifespan_context(app), asyncio.TaskGroup() as group:
             group.create_task(tell())
             await server.serve()
-            app.state.coordinator.hang_up()
+            app.state.coordinator.signals.hang_up()
 
     with in_order():
         thread = threading.Thread(target=asyncio.run, args=(serve(),), daemon=True)

@@ -20,7 +20,7 @@ from coterie.protocol.privacy import ExampleLevel, LocalLevel, UserLevel
 from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.schema import DataSchema, Feature, Label
 from coterie.protocol.signing import SigningKey
-from coterie.server.device import asking
+from coterie.server.rounds import asking
 
 DECLARED = DataSchema(
     (*SCHEMA.features, Feature(name="ill", dtype="uint8", shape=(63,), encoding="utf-8")),

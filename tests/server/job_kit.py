@@ -14,13 +14,13 @@ from coterie.aggregation.progress import Progress
 from coterie.aggregation.round import RoundConfig
 from coterie.server.bell import Bell
 from coterie.server.faults import Faults
-from coterie.server.jobs.kind import JobContext, JobKind, Result
+from coterie.server.jobs.kind import JobKind, Result
 from coterie.server.jobs.runner import Runner
 from coterie.server.metrics import Metrics
 from coterie.server.plans import Plans
 from coterie.server.rounds.transitions import Rounds
-from coterie.server.rounds.workers import Workers
-from coterie.server.secure.machines import Machines
+from coterie.server.secure.context import RoundContext
+from coterie.server.storage import Storage
 from coterie.server.store import events, jobs
 from coterie.server.store.blobs import BlobStore
 from coterie.server.store.engine import Database, sqlite_url
@@ -28,6 +28,7 @@ from coterie.server.store.experiments import Locked
 from coterie.server.store.jobs import Job, JobKey
 from coterie.server.store.objects import open_objects
 from coterie.server.store.tables import ExperimentRow, JobRow, PopulationRow, RoundRow
+from coterie.server.worker.workers import Workers
 
 KEY = JobKey("exp_one", 1, "warm")
 DONE = "test.done"
@@ -57,13 +58,13 @@ async def plant(database: Database) -> None:
 def kind_of(hangs: bool, folder: Path) -> JobKind:
     """A job of a real worker process whose result is one event. hangs: its runner is at it until it is killed."""
 
-    async def arguments(context: JobContext, job: Job, scratch: Path) -> Mapping[str, Any]:
+    async def arguments(context: RoundContext, job: Job, scratch: Path) -> Mapping[str, Any]:
         (folder / f"at-it-{job.owner}").touch()
         if hangs:
             await asyncio.sleep(3600)
         return {}
 
-    async def keep(context: JobContext, session: AsyncSession, job: Job, locked: Locked, result: Result) -> None:
+    async def keep(context: RoundContext, session: AsyncSession, job: Job, locked: Locked, result: Result) -> None:
         events.append(session, DONE, {"owner": job.owner, "attempt": job.attempt}, job.key.experiment)
 
     return JobKind(worker="warm", arguments=arguments, keep=keep, transaction="aggregated")
@@ -76,12 +77,9 @@ async def running(folder: Path, owner: str, lease_s: float, *, hangs: bool = Fal
     database = Database(sqlite_url(folder / "coterie.db"), faults, bell)
     blobs = BlobStore(open_objects((folder / "blobs").as_uri()), folder / "blobs", faults)
     workers = Workers(attempts=1, timeout_s=600)
-    context = JobContext(
-        database=database,
-        blobs=blobs,
+    context = RoundContext(
+        storage=Storage(database=database, blobs=blobs, plans=Plans(blobs)),
         rounds=cast(Rounds, None),
-        plans=Plans(blobs),
-        machines=Machines(),
         metrics=Metrics(),
     )
     kinds = {KEY.kind: kind_of(hangs, folder)}
@@ -94,7 +92,7 @@ async def running(folder: Path, owner: str, lease_s: float, *, hangs: bool = Fal
 
 async def row_of(runner: Runner) -> JobRow | None:
     """The job as it stands."""
-    async with runner.context.database.read() as session:
+    async with runner.context.storage.database.read() as session:
         return await jobs.find(session, KEY)
 
 

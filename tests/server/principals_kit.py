@@ -127,7 +127,7 @@ class Place:
             device.key = SigningKey.generate()
         if holder.state == "revoked":
             await self.operator.ok("POST", f"/v1/devices/{device.id}/revoke")
-        nonces = self.operator.app.state.coordinator.nonces
+        nonces = self.operator.app.state.coordinator.identity.nonces
         return Sender(
             self.operator.http,
             lambda method, path, body, others: device.signed(method, path, body, nonces.issue(device.id), others),
@@ -152,7 +152,7 @@ class Place:
         party.id = (await self.operator.http.post("/v1/party/join", json=body, headers=headers)).json()["party"]
         if holder.state == "another's signature":
             party.key = SigningKey.generate()
-        nonces = self.operator.app.state.coordinator.nonces
+        nonces = self.operator.app.state.coordinator.identity.nonces
         return Sender(
             self.operator.http,
             lambda method, path, body, others: party.signed(method, path, body, nonces.issue(party.id), others),

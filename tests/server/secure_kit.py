@@ -234,13 +234,13 @@ def digest(member: Member) -> str:
 
 async def lapse(operator: Operator) -> None:
     """Let the time of every attempt's phase be over now."""
-    async with operator.app.state.coordinator.database.write("attempt") as session:
+    async with operator.app.state.coordinator.storage.database.write("attempt") as session:
         await session.execute(update(AttemptRow).where(AttemptRow.deadline_at.is_not(None)).values(deadline_at=1))
 
 
 async def attempt_of(operator: Operator) -> AttemptRow:
     """The only attempt there is."""
-    async with operator.app.state.coordinator.database.read() as session:
+    async with operator.app.state.coordinator.storage.database.read() as session:
         return (await session.execute(select(AttemptRow))).scalar_one()
 
 
@@ -254,14 +254,14 @@ async def until_phase(operator: Operator, phase: str, seconds: float = 30) -> At
 
 async def mailed(operator: Operator) -> dict[str, int]:
     """How many rows the mailbox has, by phase."""
-    async with operator.app.state.coordinator.database.read() as session:
+    async with operator.app.state.coordinator.storage.database.read() as session:
         query = select(MailboxRow.stage, func.count()).group_by(MailboxRow.stage)
         return {row[0]: row[1] for row in await session.execute(query)}
 
 
 async def events_of(operator: Operator, experiment: str) -> list[dict[str, Any]]:
     """The events of an experiment so far: type and data."""
-    async with operator.app.state.coordinator.database.read() as session:
+    async with operator.app.state.coordinator.storage.database.read() as session:
         query = select(EventRow.type, EventRow.data).where(EventRow.experiment == experiment).order_by(EventRow.id)
         return [{"type": kind, **json.loads(data)} for kind, data in await session.execute(query)]
 
@@ -285,7 +285,11 @@ async def until_clean(operator: Operator) -> None:
     """Nothing is left of an attempt but its row: no message, no state, no masked vector, no running sum."""
     here = operator.app.state.coordinator
     async with asyncio.timeout(patience(30)):
-        while await mailed(operator) or await here.blobs.stored("updates") or any(here.blobs.scratch.iterdir()):
+        while (
+            await mailed(operator)
+            or await here.storage.blobs.stored("updates")
+            or any(here.storage.blobs.scratch.iterdir())
+        ):
             await asyncio.sleep(0.02)
-    async with here.database.read() as session:
+    async with here.storage.database.read() as session:
         assert await attempts.state_of(session, (await attempt_of(operator)).id) is None

@@ -213,7 +213,7 @@ def test_locks_of_uploads_do_not_pile_up(coordinator: Opener) -> None:
             assert (await device.upload(unknown, update(task))).json()["code"] == "task_unknown"
         assert (await device.upload(task, update(task))).json()["state"] == "accepted"
         gc.collect()
-        assert len(operator.app.state.coordinator.uploads) == 0
+        assert operator.app.state.coordinator.incoming.turns == 0
 
     with_task(coordinator, check)
 

@@ -15,12 +15,12 @@ from server_kit import Opener, Operator, fleet, sha256, update
 from coterie.protocol.delta import decode_delta
 from coterie.protocol.tensors import encode_tensors
 from coterie.server.device.blobs import accepts_zstd
-from coterie.server.device.ranges import ByteRange, Unsatisfiable, parse_range
+from coterie.server.downloads.deltas import WAITING, Deltas
+from coterie.server.downloads.ranges import ByteRange, Unsatisfiable, parse_range
 from coterie.server.faults import Faults
-from coterie.server.rounds.workers import Workers
 from coterie.server.store.blobs import BlobStore
-from coterie.server.store.deltas import WAITING, Deltas
 from coterie.server.store.objects import open_objects
+from coterie.server.worker.workers import Workers
 
 DATA = bytes(range(256)) * 20
 PLAIN = {"Accept-Encoding": "identity"}
@@ -116,7 +116,7 @@ def test_a_blob_under_a_wrong_name_or_over_the_limit_is_refused(coordinator: Ope
         assert (large.status_code, large.json()["code"]) == (413, "too_large")
         kindless = await operator.call("PUT", f"/v1/blobs/{sha256(DATA)}", content=DATA)
         assert (kindless.status_code, kindless.json()["code"]) == (422, "request_invalid")
-        blobs = operator.app.state.coordinator.blobs
+        blobs = operator.app.state.coordinator.storage.blobs
         assert await blobs.stored("blobs") == [] and list(blobs.scratch.iterdir()) == []
         await operator.put(DATA, "graph")
         again = await operator.call("PUT", f"/v1/blobs/{sha256(DATA)}?kind=graph", content=DATA)

@@ -42,7 +42,7 @@ def test_rounds_reserve_spend_and_tell_what_was_lost(coordinator: Opener) -> Non
             told = [(row["epsilon"], row["delta"], row["clipped"]) for row in rounds]
             assert told == [(spent([Gaussian(2.0, at)], DELTA).epsilon, DELTA, None) for at in (1, 2)]
             assert [row["training"] for row in rounds] == [{}, {}], "the sums that devices report are not released"
-            async with operator.app.state.coordinator.database.read() as session:
+            async with operator.app.state.coordinator.storage.database.read() as session:
                 from sqlalchemy import text
 
                 left = (await session.execute(text("SELECT name FROM secrets WHERE name LIKE 'noise/%'"))).all()
@@ -184,7 +184,7 @@ def test_epsilon_exhausted_between_rounds_ends_the_experiment_by_name(coordinato
             assert sorted(end["reason"] for end in ends) == ["budget_exhausted", "completed"]
             short = next(end for end in ends if end["reason"] == "budget_exhausted")
             assert short["state"] == "finished" and len(await operator.models(short["id"])) == 2
-            async with operator.app.state.coordinator.database.read() as session:
+            async with operator.app.state.coordinator.storage.database.read() as session:
                 from sqlalchemy import text
 
                 rows = (await session.execute(text("SELECT data FROM events WHERE type='experiment.finished'"))).all()

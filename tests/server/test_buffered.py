@@ -11,10 +11,10 @@ from server_kit import Device, Opener, Operator, fleet, update
 
 from coterie.protocol.device import Task
 from coterie.protocol.tensors import decode_tensors
+from coterie.server import driver
 from coterie.server.clock import now_ms
-from coterie.server.rounds import driver
-from coterie.server.rounds.workers import Workers
 from coterie.server.settings import Settings
+from coterie.server.worker.workers import Workers
 from tests.patience import patience
 
 

@@ -6,9 +6,9 @@ import time
 import pytest
 from server_kit import Opener, fleet
 
-from coterie.server import clock
+from coterie.server import clock, driver
 from coterie.server.device import assignment
-from coterie.server.rounds import driver, set_back, transitions
+from coterie.server.rounds import set_back, transitions
 from tests.patience import patience
 
 HOURS_MS = 2 * 3600 * 1000

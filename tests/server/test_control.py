@@ -229,7 +229,7 @@ def test_the_audit_trail_is_a_chain_that_shows_tampering(coordinator: Opener) ->
         } <= set(actions)
         assert operator.token.rsplit("_", 1)[1] not in json.dumps(items)
         assert first_fault([AuditEntry.model_validate(item) for item in items]) is None
-        database = operator.app.state.coordinator.database
+        database = operator.app.state.coordinator.storage.database
         async with database.write("sweep") as session:
             entry = await session.get(AuditRow, items[2]["id"])
             entry.target = "somebody else"

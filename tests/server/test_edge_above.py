@@ -146,11 +146,9 @@ async def below(above: Above, operator: Operator) -> AsyncGenerator[None, None]:
     link = Link("http://above.test", transport=httpx.MockTransport(above.answer))
     edge = Edge(
         settings=here.settings.model_copy(update={"upstream_token": "any", "edge_cohort": 2}),
-        database=here.database,
-        blobs=here.blobs,
+        storage=here.storage,
         rounds=here.rounds,
-        plans=here.plans,
-        bell=here.bell,
+        bell=here.signals.bell,
         link=link,
         backoff=QUICK,
     )
@@ -357,10 +355,10 @@ def test_an_edge_is_not_moved_to_a_coordinator_with_another_key(coordinator: Ope
 def test_an_edge_signs_upwards_with_another_key_than_downwards(coordinator: Opener) -> None:
     async def story(above: Above, operator: Operator) -> None:
         here: Coordinator = operator.app.state.coordinator
-        async with here.database.read() as session:
+        async with here.storage.database.read() as session:
             row = await session.get(SecretRow, KEY)
         assert row is not None
-        assert SigningKey.from_seed(row.value).public != here.key.public
+        assert SigningKey.from_seed(row.value).public != here.identity.key.public
 
     run(coordinator, story)
 

@@ -14,10 +14,10 @@ from coterie.errors import ConfigurationError, CoterieError
 from coterie.protocol.device import EdgeTerms, Task
 from coterie.protocol.privacy import UserLevel
 from coterie.protocol.update import encode_update
-from coterie.server.auth.tokens import new_token
-from coterie.server.coordinator import open_coordinator
+from coterie.server.credentials.tokens import new_token
 from coterie.server.edge.mirror import local_config, needed
 from coterie.server.faults import Faults
+from coterie.server.lifetime import open_coordinator
 from coterie.server.settings import Settings
 from coterie.server.store import devices
 from tests.patience import patience

@@ -12,7 +12,7 @@ from coterie.protocol.control import ExperimentCreate
 from coterie.protocol.device import Capabilities, CheckInResponse, Task
 from coterie.protocol.features import FEATURES, OPSET
 from coterie.protocol.wire import read_message
-from coterie.server.device.asking import KINDS, Asker, lacks, within_reach
+from coterie.server.rounds.asking import KINDS, Asker, lacks, within_reach
 from tests.patience import patience
 
 ALL = tuple(FEATURES)

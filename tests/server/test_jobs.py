@@ -42,7 +42,7 @@ def with_runner(folder: Path, act: Callable[[Runner], Awaitable[None]], lease_s:
 
     async def check() -> None:
         async with running(folder, "one", lease_s) as runner:
-            await plant(runner.context.database)
+            await plant(runner.context.storage.database)
             await act(runner)
 
     with in_order():
@@ -50,18 +50,18 @@ def with_runner(folder: Path, act: Callable[[Runner], Awaitable[None]], lease_s:
 
 
 async def take(runner: Runner, owner: str, now: int, seen: int) -> Job | None:
-    async with runner.context.database.write("job") as session:
+    async with runner.context.storage.database.write("job") as session:
         return await jobs.take(session, KEY, owner, seen=seen, now=now, until=now + LEASE_MS)
 
 
 async def finish(runner: Runner, job: Job, state: str = jobs.DONE, **told: str) -> bool:
-    async with runner.context.database.write("job") as session:
+    async with runner.context.storage.database.write("job") as session:
         return await jobs.finish(session, job, state, now_ms(), result=told)
 
 
 async def done_by(runner: Runner) -> list[tuple[str, int]]:
     """Whose results were kept."""
-    async with runner.context.database.read() as session:
+    async with runner.context.storage.database.read() as session:
         found = (await session.execute(select(EventRow.data).where(EventRow.type == DONE))).scalars()
         told = [json.loads(data) for data in found]
     return [(each["owner"], each["attempt"]) for each in told]
@@ -76,7 +76,7 @@ def test_a_job_belongs_to_one_runner_until_its_lease_ends(folder: Path) -> None:
         assert second is not None and second.attempt == 2
         # Who looked before somebody else had it does not take it again.
         assert await take(runner, "three", 9 * LEASE_MS, 1) is None
-        async with runner.context.database.read() as session:
+        async with runner.context.storage.database.read() as session:
             assert len((await session.execute(select(JobRow))).scalars().all()) == 1
 
     with_runner(folder, check)
@@ -114,11 +114,11 @@ def test_a_lease_is_extended_while_its_holder_lives(folder: Path) -> None:
     async def check(runner: Runner) -> None:
         job = await take(runner, "one", 0, 0)
         assert job is not None
-        async with runner.context.database.write("job") as session:
+        async with runner.context.storage.database.write("job") as session:
             assert await jobs.extend(session, job, 5 * LEASE_MS)
         assert await take(runner, "two", 5 * LEASE_MS - 1, 1) is None
         assert await take(runner, "two", 5 * LEASE_MS, 1) is not None
-        async with runner.context.database.write("job") as session:
+        async with runner.context.storage.database.write("job") as session:
             assert not await jobs.extend(session, job, 9 * LEASE_MS)
 
     with_runner(folder, check)
@@ -128,7 +128,7 @@ def test_a_failed_job_waits_as_long_as_its_row_says(folder: Path) -> None:
     async def check(runner: Runner) -> None:
         job = await take(runner, "one", 0, 0)
         assert job is not None
-        async with runner.context.database.write("job") as session:
+        async with runner.context.storage.database.write("job") as session:
             assert await jobs.put_back(session, job, due_at=500, failures=1, error="the worker died")
         row = await row_of(runner)
         assert row is not None and (row.state, row.error) == (jobs.WAITING, "the worker died")
@@ -143,7 +143,7 @@ def test_a_job_of_a_round_that_is_over_keeps_no_result(folder: Path) -> None:
     async def check(runner: Runner) -> None:
         job = await take(runner, "one", 0, 0)
         assert job is not None
-        async with runner.context.database.write("job") as session:
+        async with runner.context.storage.database.write("job") as session:
             await jobs.drop(session, KEY.experiment, KEY.round, 1)
         assert not await runner.keep(runner.kinds[KEY.kind], job, {})
         assert await done_by(runner) == []
@@ -167,7 +167,7 @@ def test_a_lease_from_before_the_clock_was_set_back_ends_within_one_lease(folder
 def test_what_an_ended_process_had_is_released_at_once(folder: Path) -> None:
     async def check(runner: Runner) -> None:
         assert await take(runner, "gone", now_ms(), 0) is not None
-        async with runner.context.database.write("job") as session:
+        async with runner.context.storage.database.write("job") as session:
             await jobs.release(session, now_ms())
         await turn(runner)
         async with asyncio.timeout(patience(60)):

@@ -127,7 +127,7 @@ def test_transaction_that_reads_and_locks_is_told(tmp_path: Path) -> None:
 def test_coordinator_against_the_order_fails_its_test(coordinator: Opener) -> None:
     async def work() -> None:
         async with coordinator() as operator:
-            async with operator.app.state.coordinator.database.write("stop") as session:
+            async with operator.app.state.coordinator.storage.database.write("stop") as session:
                 await change_round(session)
 
     with pytest.raises(AssertionError, match="rounds are reached without a lock of their experiment"):
@@ -179,7 +179,7 @@ def test_tasks_of_two_experiments_that_run_out_together_are_all_offered_again(co
             devices = await fleet(operator, await operator.population(), 6)
             names = [await operator.experiment(rounds=1, cohort=cohort, min_updates=1) for cohort in (2, 1)]
             first = [(await device.task()).experiment for device in devices[:3]]
-            async with operator.app.state.coordinator.database.write("stop") as session:
+            async with operator.app.state.coordinator.storage.database.write("stop") as session:
                 await session.execute(update(TaskRow).values(lease_until=1))
             again = [(await device.task()).experiment for device in devices[3:]]
             assert sorted(first) == sorted(again) == sorted([names[0], *names])

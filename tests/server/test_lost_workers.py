@@ -21,7 +21,7 @@ def children() -> list[int]:
     with open(path, encoding="ascii") as file:
         for number in map(int, file.read().split()):
             with contextlib.suppress(OSError), open(f"/proc/{number}/cmdline", encoding="utf-8") as words:
-                if "coterie.server.rounds.worker" in words.read():
+                if "coterie.server.worker.process" in words.read():
                     found.append(number)
     return found
 

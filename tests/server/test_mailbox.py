@@ -32,10 +32,10 @@ from coterie.protocol.signing import SigningKey
 from coterie.server.bell import Bell
 from coterie.server.faults import Faults
 from coterie.server.secure.machine import Failed, Machine, begin
-from coterie.server.secure.running_sum import Summands, held_by, sum_masked
 from coterie.server.store import mailbox
 from coterie.server.store.engine import Database, sqlite_url
 from coterie.server.store.tables import MailboxRow
+from coterie.server.worker.running_sum import Summands, held_by, sum_masked
 
 BOX = to_base64(os.urandom(100))
 

@@ -9,8 +9,8 @@ from server_kit import Opener
 
 from coterie.protocol.device import RetryWindow
 from coterie.server.clock import now_ms
-from coterie.server.device.pace import Arrivals, Demand, Pacer, mean_wait, rested, window
 from coterie.server.fleet import Fleet
+from coterie.server.pace import Arrivals, Demand, Pacer, mean_wait, rested, window
 from coterie.server.settings import Settings
 
 SETTINGS = Settings(check_in_rate=100.0, retry_floor_s=0.2, retry_idle_s=1.0, retry_ceiling_s=900.0)
@@ -127,14 +127,14 @@ def test_a_fleet_that_is_seen_is_paced_by_its_count(coordinator: Opener) -> None
     async def work() -> None:
         async with coordinator(check_in_rate=10.0, retry_floor_s=0.2) as operator:
             here = operator.app.state.coordinator
-            small = here.pacer.window("people", Demand(open_slots=1), now_ms())
+            small = here.presence.pacer.window("people", Demand(open_slots=1), now_ms())
             assert (small.min_ms, small.max_ms) == (160, 240)
             for number in range(1000):
-                here.fleet.saw(f"dev_{number}", now_ms(), "people")
-            large = here.pacer.window("people", Demand(open_slots=1), now_ms() + 2000)
+                here.presence.fleet.saw(f"dev_{number}", now_ms(), "people")
+            large = here.presence.pacer.window("people", Demand(open_slots=1), now_ms() + 2000)
             # A thousand devices at half of ten per second come back every 200 seconds.
             assert (large.min_ms, large.max_ms) == (160_000, 240_000)
-            assert here.fleet.longest_pause_ms("people") == 240_000
+            assert here.presence.fleet.longest_pause_ms("people") == 240_000
 
     asyncio.run(work())
 

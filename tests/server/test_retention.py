@@ -29,9 +29,9 @@ def test_an_ended_experiment_keeps_its_record_and_three_versions(coordinator: Op
             before = [await operator.rounds(experiment), await operator.state(experiment)]
             models = await operator.models(experiment)
             here = operator.app.state.coordinator
-            await retention.forget_old(here.database, 1.0)
+            await retention.forget_old(here.storage.database, 1.0)
             assert await operator.models(experiment) == models, "a day is not over"
-            await retention.forget_old(here.database, 1e-9)
+            await retention.forget_old(here.storage.database, 1e-9)
             assert [await operator.rounds(experiment), await operator.state(experiment)] == before
             kept = await operator.models(experiment)
             assert kept == [model for model in models if model["best"] or model in (models[0], models[-1])] != models

@@ -14,12 +14,11 @@ from structlog.testing import capture_logs
 
 from coterie.aggregation.engine import DeadlinePassed, Event
 from coterie.protocol.tensors import decode_tensors
-from coterie.server import board
+from coterie.server import board, driver
 from coterie.server.auth.caller import Caller
-from coterie.server.auth.tokens import parse_token
 from coterie.server.clock import now_ms
 from coterie.server.control.events import follow
-from coterie.server.rounds import driver
+from coterie.server.credentials.tokens import parse_token
 from coterie.server.rounds.transitions import Rounds
 from coterie.server.store import experiments
 from coterie.server.store.experiments import OpenRound

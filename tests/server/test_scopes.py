@@ -121,7 +121,7 @@ def test_an_open_stream_of_events_ends_with_its_token(how: str, coordinator: Ope
         here = place.operator.app.state.coordinator
         expires = None
         if how == "expired":
-            async with here.database.read() as session:
+            async with here.storage.database.read() as session:
                 row = await tokens.find(session, made["id"])
                 expires = None if row is None else row.expires_at
         caller = Caller(token=made["id"], role="researcher", population="people", expires_at=expires)

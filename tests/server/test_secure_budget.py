@@ -154,7 +154,7 @@ def test_survivors_that_cannot_be_paid_for_are_not_told(coordinator: Opener) -> 
         async with coordinator() as operator:
             _, members = await begun(operator, LEVELS["discrete_gaussian"])
             await together(members, ("keys", "shares"))
-            database = operator.app.state.coordinator.database
+            database = operator.app.state.coordinator.storage.database
             async with database.write("policy") as session:
                 ledgers = ChainRow.name.startswith("ledger/")
                 await session.execute(update(ChainRow).where(ledgers).values(digest="0" * 64))

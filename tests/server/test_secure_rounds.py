@@ -162,9 +162,9 @@ def test_who_waits_for_a_message_is_answered_when_the_coordinator_ends(coordinat
             await one.do("keys")
             waiting = asyncio.create_task(one.device.send("GET", one.path("roster?wait_ms=20000")))
             here = operator.app.state.coordinator
-            while not here.turns.waited_for():
+            while not here.signals.turns.waited_for():
                 await asyncio.sleep(0.01)
-            here.hang_up()
+            here.signals.hang_up()
             # Sooner than it would have looked again by itself.
             async with asyncio.timeout(routes.LOOK_AGAIN_S / 2):
                 assert (await waiting).status_code == 204

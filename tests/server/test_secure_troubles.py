@@ -31,10 +31,10 @@ from test_secure_rounds import LOOSE, run, until_clean, weights
 
 from coterie.privacy.secagg import client
 from coterie.server.clock import now_ms
-from coterie.server.rounds.workers import WorkerLost
 from coterie.server.settings import Settings
 from coterie.server.store import experiments, mailbox
 from coterie.server.store.tables import RoundRow
+from coterie.server.worker.workers import WorkerLost, Workers
 from tests.patience import patience
 
 OLD_SDK = b'{"pending":[],"capabilities":{"trainers":["plan","external"]}}'
@@ -80,7 +80,7 @@ def test_a_clock_that_is_set_during_an_attempt_costs_nobody_his_place(
             await together(members[:2], ["masked"])
             real = time.time_ns
             monkeypatch.setattr(time, "time_ns", lambda: real() + hours * 3600 * 10**9)
-            here.bell.ring()
+            here.signals.bell.ring()
             async with asyncio.timeout(patience(30)):
                 while (row := await attempt_of(operator)).deadline_at == before.deadline_at:
                     await asyncio.sleep(0.01)
@@ -127,16 +127,17 @@ def test_who_sends_more_than_a_mailbox_takes_is_refused_and_can_still_send_what_
     run(work())
 
 
-def test_a_worker_that_writes_a_sum_while_its_round_is_stopped_leaves_nothing(coordinator: Opener) -> None:
+def test_a_worker_that_writes_a_sum_while_its_round_is_stopped_leaves_nothing(
+    coordinator: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def work() -> None:
         async with coordinator() as operator:
-            here = operator.app.state.coordinator
             experiment, devices = await started(operator, 5)
             members = await leased(devices, (1.0, 2.0, 0.5, -1.0, 3.0))
-            at_once = here.workers.run
+            at_once = Workers.run
 
-            async def slow(job: str, arguments: dict[str, Any]) -> dict[str, Any]:
-                result = await at_once(job, arguments)
+            async def slow(self: Workers, job: str, arguments: dict[str, Any]) -> dict[str, Any]:
+                result = await at_once(self, job, arguments)
                 if job == "unmask":
                     cache = Path(arguments["cache"])
                     kept = cache.read_bytes()
@@ -146,7 +147,7 @@ def test_a_worker_that_writes_a_sum_while_its_round_is_stopped_leaves_nothing(co
                     cache.write_bytes(kept)  # the worker's last word comes after the round's files are gone
                 return result
 
-            here.workers.run = slow
+            monkeypatch.setattr(Workers, "run", slow)
             await together(members)
             await operator.finished(experiment)
             await until_clean(operator)
@@ -157,21 +158,22 @@ def test_a_worker_that_writes_a_sum_while_its_round_is_stopped_leaves_nothing(co
 
 
 @pytest.mark.parametrize("job", ["unmask", "secure_aggregate"])
-def test_a_worker_that_dies_while_it_opens_a_sum_costs_no_sum(job: str, coordinator: Opener) -> None:
+def test_a_worker_that_dies_while_it_opens_a_sum_costs_no_sum(
+    job: str, coordinator: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def work() -> None:
         async with coordinator() as operator:
-            here = operator.app.state.coordinator
             experiment, devices = await started(operator, 5)
             members = await leased(devices, (1.0, 2.0, 0.5, -1.0, 3.0))
-            at_once, died = here.workers.run, list[str]()
+            at_once, died = Workers.run, list[str]()
 
-            async def deadly(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+            async def deadly(self: Workers, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
                 if name == job and len(died) < 2:
                     died.append(name)
                     raise WorkerLost("The job failed: the worker died or hung.")
-                return await at_once(name, arguments)
+                return await at_once(self, name, arguments)
 
-            here.workers.run = deadly
+            monkeypatch.setattr(Workers, "run", deadly)
             await together(members)
             await operator.finished(experiment)
             (entry,) = await operator.rounds(experiment)
@@ -217,7 +219,7 @@ def test_devices_that_do_not_know_secure_aggregation_are_given_no_task_and_the_r
             for old in devices[5:]:
                 answer = await old.send("POST", "/v1/device/check-in", OLD_SDK)
                 assert answer.json()["task"] is None
-            async with operator.app.state.coordinator.database.write("deadline") as session:
+            async with operator.app.state.coordinator.storage.database.write("deadline") as session:
                 await experiments.lock(session, experiment)
                 await session.execute(update(RoundRow).values(deadline_at=1))
             await operator.finished(experiment)

@@ -19,8 +19,8 @@ from coterie.protocol.control import ExperimentCreate, RoundPolicy, ServerRule
 from coterie.protocol.device import Capabilities, DataReport, Task
 from coterie.protocol.features import FEATURES
 from coterie.server.clock import now_ms
-from coterie.server.device.asking import Asker
 from coterie.server.device.assignment import candidates, lease
+from coterie.server.rounds.asking import Asker
 from coterie.server.rounds.eligibility import contribution, holdings
 from coterie.server.rounds.reservations import kept_for_others
 from coterie.server.store.tables import ParticipationRow, RoundRow
@@ -188,7 +188,7 @@ def test_nothing_is_kept_for_edge_aggregators(coordinator: Opener) -> None:
             edge = await Device(operator.http).enrol((await operator.ok("POST", "/v1/tokens", json=body))["token"])
             await device.check_in()
             await edge.check_in()
-            assert operator.app.state.coordinator.fleet.around("people", 0) == [device.id]
+            assert operator.app.state.coordinator.presence.fleet.around("people", 0) == [device.id]
 
     run(work())
 
@@ -208,7 +208,7 @@ def test_a_device_that_has_answered_since_it_was_looked_up_gets_no_second_task(c
                 data=None,
                 clients=None,
             )
-            async with here.database.read() as session:
+            async with here.storage.database.read() as session:
                 assert await candidates(here, session, asker) == [(experiment, "train")]
             await train(device, await device.task())
             assert await lease(here, asker, experiment, "train") is None

@@ -22,10 +22,10 @@ import pytest
 from server_kit import Operator, fleet, sha256, update
 
 from coterie.errors import ConfigurationError
-from coterie.server.rounds.worker import ALIVE, beat
-from coterie.server.rounds.workers import JobFailed, WorkerLost, Workers
 from coterie.server.serve import bind, check_exposure
 from coterie.server.settings import Settings
+from coterie.server.worker.process import ALIVE, beat
+from coterie.server.worker.workers import JobFailed, WorkerLost, Workers
 from tests.patience import patience
 
 PROGRAM = """

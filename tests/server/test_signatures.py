@@ -13,7 +13,7 @@ from server_kit import Device, Opener, Operator, fleet, update
 from coterie.errors import ConfigurationError, Unauthenticated
 from coterie.protocol.signing import SigningKey
 from coterie.server.app import create_app
-from coterie.server.auth.nonces import Nonces
+from coterie.server.credentials.nonces import Nonces
 from coterie.server.settings import Settings
 
 BODY = b'{"pending":[]}'
@@ -40,7 +40,7 @@ async def code_of(device: Device, headers: dict[str, str], body: bytes = BODY, p
 def test_every_part_of_a_request_is_covered_by_its_signature(coordinator: Opener) -> None:
     async def check(operator: Operator, device: Device) -> None:
         def fresh() -> str:
-            return operator.app.state.coordinator.nonces.issue(device.id)
+            return operator.app.state.coordinator.identity.nonces.issue(device.id)
 
         def signed(
             method: str = "POST", path: str = PATH, body: bytes = BODY, authority: str | None = None
@@ -89,7 +89,7 @@ def test_behind_a_proxy_the_public_url_is_what_devices_sign(coordinator: Opener)
 
     async def check(operator: Operator, device: Device) -> None:
         def signed(authority: str, path: str) -> dict[str, str]:
-            nonce = operator.app.state.coordinator.nonces.issue(device.id)
+            nonce = operator.app.state.coordinator.identity.nonces.issue(device.id)
             return device.signed("POST", path, BODY, nonce, authority=authority)
 
         assert await code_of(device, signed("coterie.example.org", "/fl" + PATH)) == (200, "")
@@ -160,7 +160,7 @@ def test_a_nonce_is_good_for_one_device_and_a_short_time(coordinator: Opener) ->
     async def check(operator: Operator, device: Device) -> None:
         (other,) = await fleet(operator, await operator.population(), 1)
         assert await code_of(device, device.signed("POST", PATH, BODY, other.nonce)) == (401, "nonce_stale")
-        old = operator.app.state.coordinator.nonces.issue(device.id)
+        old = operator.app.state.coordinator.identity.nonces.issue(device.id)
         await asyncio.sleep(2.1)
         answer = await device.once("POST", PATH, BODY, nonce=old)
         assert answer.json()["code"] == "nonce_stale"
@@ -186,7 +186,7 @@ def test_unknown_and_revoked_devices(coordinator: Opener) -> None:
 
 def test_a_revocation_is_not_forgotten_for_a_row_that_was_read_before_it(coordinator: Opener) -> None:
     async def check(operator: Operator, device: Device) -> None:
-        cache = operator.app.state.coordinator.devices
+        cache = operator.app.state.coordinator.presence.devices
         cache.forget(device.id)
         read = cache._database.read
 

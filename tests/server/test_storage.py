@@ -69,7 +69,7 @@ def test_a_full_disk_refuses_an_update_and_keeps_what_was_accepted(
         disk = FullDisk(monkeypatch)
         answer = await second.upload(two, update(two))
         assert (answer.status_code, answer.json()["code"]) == (507, "storage_full")
-        blobs = operator.app.state.coordinator.blobs
+        blobs = operator.app.state.coordinator.storage.blobs
         assert [each.digest for each in await blobs.stored("updates")] == [sha256(update(one))]
         (entry,) = await operator.rounds(experiment)
         assert (entry["state"], entry["accepted"], entry["leased"]) == ("collecting", 1, 1)
@@ -164,7 +164,7 @@ def test_a_database_from_a_newer_version_is_refused_and_untouched(tmp_path: Path
 
 def test_the_database_is_durable_and_writes_do_not_fail_for_locks(coordinator: Opener) -> None:
     async def check(operator: Operator) -> None:
-        database: Database = operator.app.state.coordinator.database
+        database: Database = operator.app.state.coordinator.storage.database
         async with database.read() as session:
             connection = await session.connection()
             for pragma, value in (("journal_mode", "wal"), ("synchronous", 2), ("foreign_keys", 1)):
@@ -177,7 +177,7 @@ def test_the_database_is_durable_and_writes_do_not_fail_for_locks(coordinator: O
 
 def test_an_error_of_the_database_tells_no_parameter(coordinator: Opener) -> None:
     async def check(operator: Operator) -> None:
-        database = operator.app.state.coordinator.database
+        database = operator.app.state.coordinator.storage.database
         with pytest.raises(DBAPIError) as caught:
             async with database.read() as session:
                 await session.execute(sql("SELECT * FROM nowhere WHERE x = :x"), {"x": "the-secret-of-the-house"})
@@ -189,7 +189,7 @@ def test_an_error_of_the_database_tells_no_parameter(coordinator: Opener) -> Non
 def test_a_transaction_without_a_commit_point_cannot_begin(coordinator: Opener) -> None:
     async def check(operator: Operator) -> None:
         with pytest.raises(InternalError, match="TRANSACTIONS"):
-            async with operator.app.state.coordinator.database.write("sideways"):
+            async with operator.app.state.coordinator.storage.database.write("sideways"):
                 pass
 
     with_operator(coordinator, check)
@@ -236,7 +236,7 @@ def test_what_a_crash_left_is_swept_when_it_is_old(coordinator: Opener, settings
                 await asyncio.sleep(0.02)
             assert young.exists()
             assert list((folder / "scratch").iterdir()) == []
-            assert await operator.app.state.coordinator.blobs.parts.tasks() == {two.id}
+            assert await operator.app.state.coordinator.storage.blobs.parts.tasks() == {two.id}
             assert (await operator.http.get(f"/v1/blobs/{kept.sha256}")).content == b"kept"
             # The accepted update survived, and the half upload goes on where it was.
             second.http = operator.http
@@ -252,10 +252,10 @@ def test_what_a_crash_left_is_swept_when_it_is_old(coordinator: Opener, settings
 def test_the_admin_token_is_made_once_and_for_its_owner_only(coordinator: Opener, settings: Settings) -> None:
     async def work() -> None:
         async with coordinator() as operator:
-            first = operator.app.state.coordinator.first_token
+            first = operator.app.state.coordinator.identity.first_token
             assert first is not None and first.text == operator.token and first.secret not in repr(first)
         async with coordinator() as operator:
-            assert operator.app.state.coordinator.first_token is None
+            assert operator.app.state.coordinator.identity.first_token is None
             assert first.text == operator.token
 
     asyncio.run(work())
@@ -320,7 +320,7 @@ async def act(device: Device, what: str, tasks: dict[int, Task], who: int) -> No
 
 async def assert_agree(operator: Operator, experiment: str) -> None:
     """Rows and engine say the same."""
-    database: Database = operator.app.state.coordinator.database
+    database: Database = operator.app.state.coordinator.storage.database
     async with database.read() as session:
         rows = (await session.execute(select(TaskRow).where(TaskRow.experiment == experiment))).scalars().all()
     holders = [row.device for row in rows if row.state == "leased"]

@@ -14,7 +14,7 @@ from obstore.store import MemoryStore
 from server_kit import Opener, Operator, fleet, sha256
 
 from coterie.errors import StorageError, Unauthenticated
-from coterie.server.auth.nonces import Nonces
+from coterie.server.credentials.nonces import Nonces
 from coterie.server.faults import Faults
 from coterie.server.store import events
 from coterie.server.store.blob_files import BlobFiles
@@ -143,7 +143,7 @@ def test_an_orphan_that_is_written_again_outlives_the_sweep(tmp_path: Path) -> N
 
 def test_events_are_numbered_without_a_gap_in_the_order_of_commits(coordinator: Opener) -> None:
     async def check(operator: Operator) -> None:
-        database = operator.app.state.coordinator.database
+        database = operator.app.state.coordinator.storage.database
         async with database.read() as session:
             last = max((event.id for event in await events.after(session, 0, None, None, 1000)), default=0)
         committed: list[int] = []
@@ -173,7 +173,7 @@ def test_the_key_of_nonces_outlives_a_restart(coordinator: Opener) -> None:
     async def work() -> None:
         seals: list[bytes] = []
         for _ in range(2):
-            async with coordinator() as operator, operator.app.state.coordinator.database.read() as session:
+            async with coordinator() as operator, operator.app.state.coordinator.storage.database.read() as session:
                 row = await session.get(SecretRow, NONCE_KEY)
                 assert row is not None
                 seals.append(row.value)
@@ -198,9 +198,9 @@ def test_processes_of_one_coordinator_take_each_others_nonces_but_none_older_tha
 def test_what_is_remembered_of_a_device_expires(coordinator: Opener) -> None:
     async def check(operator: Operator) -> None:
         (device,) = await fleet(operator, await operator.population(), 1)
-        now, database = [0.0], operator.app.state.coordinator.database
+        now, database = [0.0], operator.app.state.coordinator.storage.database
         cache = DeviceCache(database, lasts_s=30, clock=lambda: now[0])
-        elsewhere = operator.app.state.coordinator.devices
+        elsewhere = operator.app.state.coordinator.presence.devices
         assert not (await known(cache, device.id)).revoked
         # Revoked by another process: this one is told by nobody.
         await operator.ok("POST", f"/v1/devices/{device.id}/revoke")

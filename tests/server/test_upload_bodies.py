@@ -28,7 +28,7 @@ def test_a_task_has_one_body_that_comes_in_and_the_newest_counts(coordinator: Op
                 await asyncio.Event().wait()
 
             async def stuck() -> tuple[int, str]:
-                nonce = operator.app.state.coordinator.nonces.issue(device.id)
+                nonce = operator.app.state.coordinator.identity.nonces.issue(device.id)
                 signed = {**device.signed("PATCH", path, b"", nonce, headers), **headers}
                 answer = await operator.http.request("PATCH", path, content=endless(), headers=signed)
                 return answer.status_code, answer.json()["code"]
@@ -40,7 +40,7 @@ def test_a_task_has_one_body_that_comes_in_and_the_newest_counts(coordinator: Op
                 await begun.wait()
             async with asyncio.timeout(patience(30)):
                 assert await asyncio.gather(*waiting[:-1]) == [(409, "upload_superseded")] * 4
-            scratch = operator.app.state.coordinator.blobs.scratch
+            scratch = operator.app.state.coordinator.storage.blobs.scratch
             assert len(list(scratch.iterdir())) == 1
             assert (await device.upload(task, data)).status_code == 200
             async with asyncio.timeout(patience(30)):

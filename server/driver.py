@@ -20,16 +20,13 @@ from coterie.server.board import Board
 from coterie.server.clock import now_ms
 from coterie.server.jobs.runner import Runner
 from coterie.server.jobs.wanted import wanted
-from coterie.server.metrics import Metrics
 from coterie.server.rounds import set_back
 from coterie.server.rounds.errands import Errands
-from coterie.server.rounds.transitions import Rounds
 from coterie.server.secure import opening
 from coterie.server.secure.attempts import Attempts
+from coterie.server.secure.context import RoundContext
 from coterie.server.store import attempts, events, experiments, jobs, tasks
 from coterie.server.store.attempts import Standing
-from coterie.server.store.blobs import BlobStore
-from coterie.server.store.engine import Database
 from coterie.server.store.experiments import Locked, OpenRound
 from coterie.server.store.jobs import JobKey
 from coterie.server.store.tables import JobRow, RoundRow, TaskRow
@@ -61,11 +58,8 @@ class Seen:
 class Driver:
     """Runs from `run` until cancelled."""
 
-    database: Database
-    blobs: BlobStore
-    rounds: Rounds
+    context: RoundContext
     board: Board
-    metrics: Metrics
     bell: Bell
     attempts: Attempts
     runner: Runner
@@ -98,7 +92,7 @@ class Driver:
         opened = [found for found in seen.opened if found.row.experiment not in self.board.quarantined]
         for found in opened:
             if set_back.was_set_back(found, seen.at):
-                await self._guarded(found.row, set_back.begin_anew(self.database, found))
+                await self._guarded(found.row, set_back.begin_anew(self.context.storage.database, found))
             if found.row.deadline_at is not None and found.row.deadline_at <= seen.at:
                 await self._guarded(found.row, self._deadline(found))
             elif work_due(found.value) is Work.COMMIT:
@@ -111,7 +105,7 @@ class Driver:
     async def _look(self) -> Seen:
         """One transaction, for this runs after every commit."""
         now = now_ms()
-        async with self.database.read() as session:
+        async with self.context.storage.database.read() as session:
             expiry = await tasks.next_expiry(session)
             late = await tasks.expired(session, now) if expiry is not None and expiry <= now else ()
             opened = await experiments.open_rounds(session)
@@ -142,38 +136,42 @@ class Driver:
             asyncio.get_running_loop().call_later(RETRY_S, self.bell.ring)
 
     async def _expire(self, late: Sequence[TaskRow]) -> None:
-        async with self.database.write("expire") as session:
+        async with self.context.storage.database.write("expire") as session:
             locked = await experiments.lock_all(session, {task.experiment for task in late})
             for task in late:
                 changes = {"verdict": tasks.ROLLED_BACK, "finished_at": now_ms()}
                 if await tasks.expire(session, task.id, now_ms(), changes):
                     data = {"round": task.round, "task": task.id, "device": task.device, "kind": task.kind}
                     events.append(session, "task.expired", data, task.experiment)
-                    locked[task.experiment] = await self.rounds.lost(session, locked[task.experiment], task)
+                    locked[task.experiment] = await self.context.rounds.lost(session, locked[task.experiment], task)
 
     async def _deadline(self, found: OpenRound) -> None:
-        async with self.database.write("deadline") as session:
+        async with self.context.storage.database.write("deadline") as session:
             locked = await experiments.lock(session, found.row.experiment)
             opened = _same(locked, found)
             if opened is None or opened.row.deadline_at is None or opened.row.deadline_at > now_ms():
                 return
             kind = "train" if opened.row.deadline_kind == "train" else "evaluate"
-            await self.rounds.apply(session, locked.experiment, opened, DeadlinePassed(kind), {"deadline_at": None})
+            await self.context.rounds.apply(
+                session, locked.experiment, opened, DeadlinePassed(kind), {"deadline_at": None}
+            )
 
     async def _commit(self, found: OpenRound) -> None:
-        async with self.database.write("commit") as session:
+        async with self.context.storage.database.write("commit") as session:
             locked = await experiments.lock(session, found.row.experiment)
             opened = _same(locked, found)
             if opened is not None:
-                await self.rounds.apply(session, locked.experiment, opened, Committed())
+                await self.context.rounds.apply(session, locked.experiment, opened, Committed())
 
     async def _clean(self, row: RoundRow) -> None:
         """Delete the update blobs of a round that has ended, and what was begun of uploads whose tasks are not out any
         more, whatever round handed them out; a crash in between only means doing it again.
         """
         experiment, number = row.experiment, row.number
-        begun = await self.blobs.parts.tasks()  # before the rows: whose task is not out then will never be resumed
-        async with self.database.read() as session:
+        begun = (
+            await self.context.storage.blobs.parts.tasks()
+        )  # before the rows: whose task is not out then will never be resumed
+        async with self.context.storage.database.read() as session:
             digests = {
                 *await tasks.uploads(session, experiment, number),
                 *await attempts.masked_uploads(session, experiment, number),
@@ -182,15 +180,15 @@ class Driver:
             sums = [attempt.id for attempt in await attempts.of_round(session, experiment, number)]
         for task in begun:
             if task not in out:
-                await self.blobs.parts.drop(task)
+                await self.context.storage.blobs.parts.drop(task)
         for attempt in sums:
-            opening.forget(self.blobs, attempt)
-        await self.blobs.delete_updates(sorted(digests))
-        async with self.database.write("cleanup") as session:
+            opening.forget(self.context.storage.blobs, attempt)
+        await self.context.storage.blobs.delete_updates(sorted(digests))
+        async with self.context.storage.database.write("cleanup") as session:
             await experiments.lock(session, experiment)
             await experiments.cleaned(session, experiment, number)
             await attempts.forget(session, experiment, number)
-        self.metrics.rounds.labels(row.phase).inc()
+        self.context.metrics.rounds.labels(row.phase).inc()
         log.info("round ended", experiment=experiment, round=number, outcome=row.phase, why=row.cause)
 
 

@@ -28,49 +28,49 @@ def _warm(_arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _aggregate(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    from coterie.server.rounds.jobs import aggregate_job
+    from coterie.server.worker.rounds import aggregate_job
 
     return aggregate_job(arguments)
 
 
 def _accumulate(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    from coterie.server.rounds.jobs import accumulate_job
+    from coterie.server.worker.rounds import accumulate_job
 
     return accumulate_job(arguments)
 
 
 def _evaluate(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    from coterie.server.rounds.jobs import evaluate_job
+    from coterie.server.worker.rounds import evaluate_job
 
     return evaluate_job(arguments)
 
 
 def _secure_sum(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    from coterie.server.secure.jobs import sum_job
+    from coterie.server.worker.secure import sum_job
 
     return sum_job(arguments)
 
 
 def _unmask(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    from coterie.server.secure.jobs import unmask_job
+    from coterie.server.worker.secure import unmask_job
 
     return unmask_job(arguments)
 
 
 def _secure_aggregate(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    from coterie.server.secure.jobs import secure_aggregate_job
+    from coterie.server.worker.secure import secure_aggregate_job
 
     return secure_aggregate_job(arguments)
 
 
 def _secure_evaluation(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    from coterie.server.secure.jobs import secure_evaluation_job
+    from coterie.server.worker.secure import secure_evaluation_job
 
     return secure_evaluation_job(arguments)
 
 
 def _delta(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    from coterie.server.store.delta_job import delta_job
+    from coterie.server.worker.delta import delta_job
 
     return delta_job(arguments)
 

@@ -3,9 +3,9 @@
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from coterie.server.clock import now_ms
-from coterie.server.secure.turns import Turns
 from coterie.server.store import audit, events, mailbox, sessions
 from coterie.server.store.parts import Parts
+from coterie.server.turns import Turns
 
 
 async def end_session(session: AsyncSession, identifier: str, *, by: str, reason: str, detail: str = "") -> bool:

@@ -14,8 +14,8 @@ from typing import Final
 
 from coterie.errors import CoterieError
 from coterie.protocol.private_files import make_private_folder
-from coterie.server.rounds.workers import Workers
 from coterie.server.store.blobs import BlobStore
+from coterie.server.worker.workers import Workers
 
 SMALLEST: Final = 4096
 LARGEST: Final = 256 * 1024 * 1024

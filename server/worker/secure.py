@@ -25,10 +25,10 @@ from coterie.protocol.files import make_folder
 from coterie.protocol.secagg import SecureTerms
 from coterie.protocol.secure_sections import SecureSection
 from coterie.protocol.tensors import read_file, write_file
-from coterie.server.rounds.jobs import central_noise, described
 from coterie.server.secure.machine import Failed, fold, read, settled
-from coterie.server.secure.running_sum import TENSOR, Summands, held_by, sum_masked
 from coterie.server.store.blob_files import BlobFiles
+from coterie.server.worker.rounds import central_noise, described
+from coterie.server.worker.running_sum import TENSOR, Summands, held_by, sum_masked
 
 WORDS_PER_PROCESS: Final = 1 << 28
 """So many words of masks are worth a process: a tenth of a second of work, about what it takes to start one."""

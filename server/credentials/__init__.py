@@ -1,0 +1,1 @@
+"""What proves who somebody is: bearer tokens and sealed nonces."""

@@ -1,0 +1,22 @@
+"""What wakes whoever waits in this process."""
+
+import asyncio
+from dataclasses import dataclass, field
+
+from coterie.server.bell import Bell
+from coterie.server.turns import Turns
+
+
+@dataclass(frozen=True, kw_only=True)
+class Signals:
+    """bell: rings after every commit. turns: of attempts and of messages. closing: set when the coordinator closes."""
+
+    bell: Bell
+    turns: Turns = field(default_factory=Turns)
+    closing: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def hang_up(self) -> None:
+        """End whatever waits for news: event streams and the long polls of attempts are answered now."""
+        self.closing.set()
+        self.bell.ring()
+        self.turns.turned_all()
