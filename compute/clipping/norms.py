@@ -132,12 +132,14 @@ class Outer:
 
     def squares(self) -> Array:
         if self.left.shape[2] == 1:
-            return _sum_of_squares(self.left) * _sum_of_squares(self.right)
+            return _factor_of_squares(self.left) * _factor_of_squares(self.right)
         columns, rows = rules.swap_last(self.left), self.right
         left = right = None
         if self.form.choice is not None and self.ids is not None:
             same = _same(self.ids, self.form.choice.count, rows.type.dtype)
             left, right = (same, None) if self.form.choice.left else (None, same)
+        if left is None and right is None:
+            left, right = _factor_of_products(columns), _factor_of_products(rows)
         left = _inner_products(columns) if left is None else left
         right = _inner_products(rows) if right is None else right
         return rules.sum_over(_with_slack(left, columns.shape[2] + rows.shape[2]) * right, (1, 2))
@@ -180,8 +182,8 @@ class Windows:
         left = self._groups_first(self.cotangents, (units, n, groups, outputs // groups, places), (0, 2, 3, 1, 4))
         left = rules.reshape(left, (units * groups, outputs // groups, n * places))
         right = rules.reshape(right, (units * groups, n * places, each))
-        columns = _inner_products(rules.swap_last(left))
-        products = _with_slack(columns, left.shape[1] + right.shape[2]) * _inner_products(right)
+        columns = _factor_of_products(rules.swap_last(left))
+        products = _with_slack(columns, left.shape[1] + right.shape[2]) * _factor_of_products(right)
         return rules.sum_over(rules.reshape(products, (units, products.size // units)), (1,))
 
     def _groups_first(self, x: Array, shape: tuple[int, ...], order: tuple[int, ...]) -> Array:
@@ -207,6 +209,27 @@ def _sum_of_squares(x: Array) -> Array:
 def _inner_products(x: Array) -> Array:
     """Of the rows of x[units, t, n] with one another, [units, t, t]."""
     return bind("matmul", x, rules.swap_last(x))
+
+
+def _factor_of_squares(x: Array) -> Array:
+    """Like `_sum_of_squares`, for a product with another one: more by what underflow may hide of it, a smallest normal
+    number a square. Weights could be made so that all squares of one factor are zeros and those of the other as large
+    as can be: the norm would be 0, of a gradient that is longer than any bound.
+    """
+    return _sum_of_squares(x) + rules.number(x.size // x.shape[0] * _smallest(x), x)
+
+
+def _factor_of_products(x: Array) -> Array:
+    """Like `_inner_products`, for a product with others, the diagonal likewise more. What underflow hides of the sum
+    over all pairs of places is at most that times the products' absolute values, of which the diagonal has 1 / t.
+    """
+    t, n = x.shape[1:]
+    hidden = t * n * _smallest(x) * np.eye(t)
+    return _inner_products(x) + Array(hidden.astype(x.type.dtype))
+
+
+def _smallest(x: Array) -> float:
+    return float(np.finfo(x.type.dtype).tiny)
 
 
 def _with_slack(products: Array, length: int) -> Array:

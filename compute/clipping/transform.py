@@ -82,10 +82,10 @@ def clipped_grad(
     adds nothing, as long as its loss and what comes before it are finite; all weights zero give zeros.
 
     Guarantees: |min(1, C / |g_u|) g_u| ≤ C up to rounding, also where parts of g_u cancel one another: norms taken from
-    factors are a little too long, by what rounding may hide. With a clip by names each part is within its C, the whole
-    within the root of the sum of their squares. Hence with microbatch 1 the sum changes by at most C when an example is
-    added or removed, by at most 2 C when one is replaced; with larger microbatches by at most 2 C in both cases. Equal
-    to the loop over examples up to rounding; further gradients may be taken of it.
+    factors are a little too long, by what rounding and underflow may hide. With a clip by names each part is within its
+    C, the whole within the root of the sum of their squares. Hence with microbatch 1 the sum changes by at most C when
+    an example is added or removed, by at most 2 C when one is replaced; with larger microbatches by at most 2 C in both
+    cases. Equal to the loop over examples up to rounding; further gradients may be taken of it.
 
     All of this holds for finite numbers. With nonfinite="spread", an example with an infinite or undefined gradient
     makes the sum NaN, and one whose squared norm overflows (norms beyond 1e19 in float32) adds nothing, or NaN. With

@@ -19,9 +19,11 @@ from coterie.client_sdk.device.trainers.plan import PlanTrainer
 from coterie.compute import nn
 from coterie.compute.optim import sgd
 from coterie.protocol.device import Task
-from coterie.protocol.privacy import ExampleLevel
+from coterie.protocol.privacy import ExampleLevel, LocalLevel
 from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.schema import DataSchema, Feature, Label
+from coterie.protocol.tensors import decode_tensors
+from coterie.protocol.update import read_update
 
 WORDS = DataSchema((Feature(name="x", dtype="int32", shape=(4,)),), Label(name="y", low=0, high=2))
 LEVEL = ExampleLevel(clip=1.0, delta=1e-6, noise_multiplier=50.0, rows=40)
@@ -164,3 +166,44 @@ def test_low_bits_of_noised_rows_do_not_say_whether_a_row_is_there() -> None:
         assert (np.abs(steps) < 2**22).sum() > 10, "numbers that would show a fraction of a step"
         spread[has] = float(steps.std())
     assert 0.5 < spread[True] / spread[False] < 2
+
+
+def test_state_of_a_plan_that_noises_uploads_enters_no_plan_that_noises_rows(tmp_path: Path) -> None:
+    """Two honest plans of one method as one experiment without a history: what FedDyn keeps of a training without any
+    noise but that of its upload would be in the next update, whose noise is made for single rows alone.
+    """
+    policy = 'max_epsilon = 2.0\ntrusts = ["device"]\n'
+    alone = RoundPolicy(rounds=1, cohort=1, weight_cap=1, evaluate_every=0)
+    common: dict[str, Any] = {"rounds": alone, "secure_aggregation": False, "holdout": 0.0}
+    method = FedDyn(clients=1, alpha=1000.0)
+    own = LocalLevel(mechanism="gaussian", epsilon=0.01, delta=1e-9, clip=1.0)
+    uploads = experiment("own", algorithm=method, privacy=own, optimizer=sgd(1.0), max_steps=1, **common)
+    steps = experiment("own", algorithm=method, privacy=LEVEL, optimizer=sgd(1.0), max_steps=1, **common)
+    names: list[str] = []
+
+    def lie(task: Task) -> Task:
+        names.append(task.experiment)
+        whole = task.model_dump(mode="json", exclude_unset=True)
+        promise = whole["privacy"] | {"epsilon": 1.5, "delta": 1e-5}
+        return Task.model_validate(whole | {"experiment": names[0], "lineage": None, "privacy": promise})
+
+    told: list[dict[str, Any]] = []
+    kept: list[np.ndarray[Any, Any]] = []
+    with lying_coordinator(tmp_path, task=lie) as lying:
+        for wanted in (uploads, steps):
+            run, token = lying.submit(wanted)
+            with devices(lying, token, tmp_path, policy=policy, names=["one"]) as (device,):
+                told += device.events()
+            if not kept:
+                (state,) = (device.folder / "states").iterdir()
+                tensors = decode_tensors(state.read_bytes())
+                kept.append(np.concatenate([tensors[name].ravel() for name in sorted(tensors)]))
+                lying.history(run)
+        sent = [body for body in lying.bodies("/update") if body]
+    assert (refusals(told), len(set(names)), len(sent)) == ([], 2, 2)
+    manifest = compile_plan(steps).plan.manifest
+    update, layout = read_update(sent[1], manifest.sections).decode("delta"), manifest.layout
+    moved = np.concatenate([update[slice(*layout.slices[name])] for name in sorted(layout.shapes)])
+    likeness = float(moved @ kept[0] / np.linalg.norm(moved) / np.linalg.norm(kept[0]))
+    assert abs(likeness) < 0.6
+    assert "state_dropped" in kinds(told)
