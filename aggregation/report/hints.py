@@ -36,6 +36,6 @@ def hints(history: Run) -> tuple[str, ...]:
     if noised and not any(record.metrics for record in history):
         found.append(
             "Nobody measured these versions, since what clients measure would need noise as well: give the "
-            "coordinator public rows, {GIVE_ROWS}."
+            f"coordinator public rows, {GIVE_ROWS}."
         )
     return tuple(found)

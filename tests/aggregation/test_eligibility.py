@@ -76,7 +76,7 @@ def test_the_last_slot_waits_for_the_trusted_client(
         ((OUT,), True, None),
         ((LOST,), True, None),
         ((ACCEPTED,), False, None),
-        ((OUT,), False, "shut out"),
+        ((OUT,), False, "was revoked"),
         ((REFUSED,), True, "failed once"),
         ((LOST,) * MOST_TRIES, True, "failed 3 times"),
     ],

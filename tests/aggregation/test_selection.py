@@ -141,5 +141,5 @@ def test_the_smallest_selection_that_suffices(goal: int, dropout: float, offered
 
 @pytest.mark.parametrize("bad", [(0, 0.1, 0.9), (1, 1.0, 0.9), (1, -0.1, 0.9), (1, 0.1, 1.0)])
 def test_an_impossible_selection_is_refused(bad: tuple[int, float, float]) -> None:
-    with pytest.raises(errors.InputError, match="no selection"):
+    with pytest.raises(errors.InputError, match="No number of tasks reaches"):
         smallest_selection(*bad)

@@ -130,7 +130,7 @@ def test_a_coordinator_that_sends_nothing_but_useless_deltas_is_given_up(tmp_pat
         asked.append("A-IM" in request.headers)
         return httpx.Response(226, content=b"CTD1", headers={"IM": ASKED, "Delta-Base": f'"{HELD}"'})
 
-    with pytest.raises(RemoteError, match="other bytes") as caught:
+    with pytest.raises(RemoteError, match="do not match its SHA-256") as caught:
         fetched(tmp_path, answer)
     assert caught.value.reason == "digest_mismatch" and asked == [True, False]
     assert not (tmp_path / f"{NAME}.part").exists()

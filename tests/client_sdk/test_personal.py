@@ -36,7 +36,7 @@ def test_a_device_exports_the_personal_model_that_a_simulation_has(coordinator: 
             with Device(coordinator.url, data=data, folder=folder, token=token) as device:
                 device.run(rounds=rounds)
         history = run.wait(patience(60))
-        with pytest.raises(errors.ExperimentError, match="model of its own") as caught:
+        with pytest.raises(errors.ExperimentError, match="has its own model") as caught:
             run.download(tmp_path / "model.onnx")
     assert caught.value.reason == "personal_model"
     simulated = simulate_full(wanted, [data])

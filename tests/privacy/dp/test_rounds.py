@@ -207,7 +207,7 @@ def test_concentrated_noise_is_calibrated_from_above() -> None:
 
 def test_impossible_targets_are_refused() -> None:
     for epsilon, delta in ((0.0, 1e-5), (1.0, 0.0), (float("inf"), 1e-5)):
-        with pytest.raises(ArgumentValueError, match="promise"):
+        with pytest.raises(ArgumentValueError, match="privacy guarantee"):
             analytic_gaussian(epsilon, delta)
     with pytest.raises(ArgumentValueError, match="No noise multiplier"):
         calibrate(lambda z: [Gaussian(z), Pure(2.0)], 1.0, 1e-5)

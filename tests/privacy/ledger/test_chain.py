@@ -92,7 +92,7 @@ BREAKS: dict[str, tuple[Callable[[list[Entry]], list[Entry]], int, str]] = {
     "removed": (lambda entries: entries[:3] + entries[4:], 4, "missing or moved"),
     "swapped": (lambda entries: [entries[1], entries[0], *entries[2:]], 1, "missing or moved"),
     "population": (_changed(1, population="others"), 2, "of the population 'others'"),
-    "digest": (_changed(1, digest="f" * 64), 2, "digest is not that"),
+    "digest": (_changed(1, digest="f" * 64), 2, "digest does not match"),
     "previous": (_changed(4, previous="f" * 64), 5, "does not follow"),
     "signature": (_changed(5, signature="A" * 86 + "=="), 6, "signature"),
     "another key": (_forged, 3, "signature"),
