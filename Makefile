@@ -6,8 +6,9 @@ BIN := .venv/bin
 FOLDERS := aggregation cli client_sdk compute privacy protocol server simulation src
 KILLS := $(wildcard tests/*/test_kill*.py tests/*/test_*_kill.py)
 API := tests/server/test_wrong_fields.py
-# Four workers for two cores: many tests wait for processes that they start.
-PYTEST := $(BIN)/python -m pytest -q -n 4 --dist worksteal
+# Four workers for two cores: many tests wait for processes that they start. No test is written as a plugin of
+# schemathesis, whose import costs every worker a second.
+PYTEST := $(BIN)/python -m pytest -q -n 4 --dist worksteal -p no:schemathesis
 
 .PHONY: help demo test test-api test-kill check test-providers test-flower test-node fuzz clean
 
