@@ -14,7 +14,7 @@ from coterie.aggregation.analytics.rule import (
     LARGEST_EXACT,
     TALLY,
     TOLD,
-    Rule,
+    QueryRule,
     largest_of,
     method,
     most_rows,
@@ -70,7 +70,7 @@ def ask(
     feature = columns.get(query.column)
     elements = 1 if feature is None else feature.size
 
-    def asked(rule: Rule, privacy: Noised | None) -> Experiment:
+    def asked(rule: QueryRule, privacy: Noised | None) -> Experiment:
         most = most_rows(rule, elements)
         _check(query, feature, batch_size or 1, most)
         model = _Asked(rule, feature, len(columns) == 1)
@@ -185,7 +185,7 @@ class _Asked(Module):
     them together with the label. alone: whether the schema has no other feature.
     """
 
-    rule: Rule
+    rule: QueryRule
     feature: Feature | None
     alone: bool
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from coterie.aggregation.analytics.bound import Shortened, Terms
 from coterie.aggregation.analytics.query import Query
-from coterie.aggregation.analytics.rule import Rule, Told
+from coterie.aggregation.analytics.rule import QueryRule, Told
 from coterie.aggregation.reducers import Vector
 
 if TYPE_CHECKING:
@@ -32,11 +32,11 @@ class Count:
     shortened: Shortened | None = None
 
 
-def count_rule(clip: float = 0, noise: float = 0, elements: float = 1) -> Rule:
+def count_rule(clip: float = 0, noise: float = 0, elements: float = 1) -> QueryRule:
     """The rule of `count`. clip, noise, elements: see `Terms`."""
     terms = Terms.read("count", clip, noise, elements)
     bound = terms.bound(np.array([1.0, 0.0]))
-    return Rule(
+    return QueryRule(
         name="count",
         parameters=terms.parameters,
         size=1 if bound is None else 2,
@@ -63,7 +63,7 @@ def _one_and_none(values: Array, told: Arrays) -> Array:
     return xp.concat([_one(values, told), xp.zeros((values.shape[0], 1))], axis=1)
 
 
-def _read(rule: Rule, total: Vector, told: Told) -> Count:
+def _read(rule: QueryRule, total: Vector, told: Told) -> Count:
     if rule.bound is None:
         return Count(int(total[0]))
     return Count(float(total[0]), float(rule.bound.deviations()[0]), rule.bound.shortened(total))

@@ -45,7 +45,7 @@ from coterie.aggregation.analytics.checks import number, whole
 from coterie.aggregation.analytics.edges import EDGES, NOWHERE, Edges, below, counts, inside, size
 from coterie.aggregation.analytics.noise import above_noise
 from coterie.aggregation.analytics.query import Query
-from coterie.aggregation.analytics.rule import Rule, Told
+from coterie.aggregation.analytics.rule import QueryRule, Told
 from coterie.aggregation.reducers import Vector
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ class HeavyHitters:
 
 def heavy_hitters_rule(
     bits: float, fraction: float, step: float, clip: float = 0, noise: float = 0, elements: float = 1
-) -> Rule:
+) -> QueryRule:
     """The rule of `heavy_hitters`. clip, noise, elements: see `Terms`.
 
     Raises errors.ExperimentError (``query_invalid``).
@@ -143,7 +143,7 @@ def heavy_hitters_rule(
         said = {} if bound is None else {**terms.told, FLOOR: np.maximum(told[FLOOR], np.float32(alone))}
         return {EDGES: after, **_listed(slots, prefixes if left <= 0 else prefixes[:0], times), **said}
 
-    return Rule(
+    return QueryRule(
         name="heavy_hitters",
         parameters={"bits": float(length), "fraction": share, "step": float(stride), **terms.parameters},
         size=size(edges) if bound is None else bound.weights.size,
@@ -179,13 +179,13 @@ def heavy_hitters(column: str, *, bits: int, fraction: float, step: int = 4) -> 
     Raises errors.ExperimentError (``query_invalid``).
     """
 
-    def noised(terms: Terms) -> Rule:
+    def noised(terms: Terms) -> QueryRule:
         return heavy_hitters_rule(bits, fraction, step, **terms.parameters)
 
     return Query(column, heavy_hitters_rule(bits, fraction, step), noised, _read)
 
 
-def _read(rule: Rule, total: Vector, told: Told) -> HeavyHitters:
+def _read(rule: QueryRule, total: Vector, told: Told) -> HeavyHitters:
     times = told[HIGH].astype(np.float64) + told[LOW]
     known = told[FOUND] != NOTHING
     values, found, share = told[FOUND][known].astype(int).tolist(), times[known], rule.parameters["fraction"]

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from coterie import errors
 from coterie.aggregation.analytics.bound import Terms
 from coterie.aggregation.analytics.noise import NOISE
-from coterie.aggregation.analytics.rule import HIGH, LOW, TOLD, Rule, Told
+from coterie.aggregation.analytics.rule import HIGH, LOW, TOLD, QueryRule, Told
 from coterie.aggregation.reducers import Vector
 
 Answer = TypeVar("Answer")
@@ -32,9 +32,9 @@ class Query(Generic[Answer]):
     """
 
     column: str
-    rule: Rule
-    noised: Callable[[Terms], Rule]
-    read: Callable[[Rule, Vector, Told], Answer]
+    rule: QueryRule
+    noised: Callable[[Terms], QueryRule]
+    read: Callable[[QueryRule, Vector, Told], Answer]
     rounded: Callable[[Answer, int | None], Answer] = _as_it_is
 
     def answer(self, version: Mapping[str, npt.NDArray[Any]], *, clients: int | None = None) -> Answer:

@@ -66,4 +66,4 @@ class ByCoordinate:
     because: str = MAJORITY
 
 
-Rule = Combination | ByCoordinate
+UpdateRule = Combination | ByCoordinate

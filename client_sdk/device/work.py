@@ -39,7 +39,7 @@ from coterie.protocol.tensors import TensorLimits, decode_tensors
 from coterie.protocol.update import most_bytes, of_plan
 
 
-class Phase(Protocol):
+class TellsPhase(Protocol):
     """Told which phase of the work begins."""
 
     def __call__(self, phase: str, /) -> None: ...
@@ -53,7 +53,7 @@ async def prepare(
     ledger: PrivacyLedger,
     *,
     key: str,
-    at: Phase = lambda phase: None,
+    at: TellsPhase = lambda phase: None,
 ) -> Prepared:
     """Download and check everything that a task names.
 

@@ -87,7 +87,7 @@ def test_client_state_is_rolled_back_when_the_round_is_abandoned(tmp_path: Path)
         # However long training takes here, the deadline comes after the update and never before it.
         while not agent.store.pending():
             await asyncio.sleep(0.01)
-        async with applications[0].state.coordinator.database.write("deadline") as session:
+        async with applications[0].state.coordinator.storage.database.write("deadline") as session:
             await experiments.lock(session, view.id)
             await session.execute(change(RoundRow).values(deadline_at=1))
         summary = await running
