@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from coterie.aggregation.events import Kind
-from coterie.aggregation.round import Cause, Phase, Round, RoundConfig
+from coterie.aggregation.round import Cause, Round, RoundConfig, RoundPhase
 
 
 class Work(StrEnum):
@@ -88,20 +88,20 @@ def goes_on(config: RoundConfig) -> bool:
 
 def measuring(round: Round) -> bool:
     """Whether the coordinator's own evaluation is awaited."""
-    return round.phase is Phase.EVALUATING and not round.central_done
+    return round.phase is RoundPhase.EVALUATING and not round.central_done
 
 
 def surveying(round: Round) -> bool:
     """Whether devices are being asked to evaluate."""
     asks = round.config.federated_evaluation and not round.survey_closed
-    return round.phase is Phase.EVALUATING and round.central_done and asks
+    return round.phase is RoundPhase.EVALUATING and round.central_done and asks
 
 
 def accepts(round: Round, kind: Kind) -> bool:
     """Whether a result of a leased task of this kind can still be counted. Hosts ask this before they accept one."""
     if kind == "evaluate":
         return surveying(round)
-    return round.phase is Phase.COLLECTING or (goes_on(round.config) and not round.phase.final)
+    return round.phase is RoundPhase.COLLECTING or (goes_on(round.config) and not round.phase.final)
 
 
 def open_slots(round: Round, kind: Kind) -> int:
@@ -116,7 +116,7 @@ def open_slots(round: Round, kind: Kind) -> int:
 
 def counted_in(round: Round) -> int:
     """The number of the round that counts an update accepted now: this one, or the next."""
-    return round.number if round.phase is Phase.COLLECTING else round.number + 1
+    return round.number if round.phase is RoundPhase.COLLECTING else round.number + 1
 
 
 def oldest(round: Round) -> int | None:
@@ -148,20 +148,20 @@ class Duty:
     case: str = ""
 
 
-DUE: Mapping[Phase, tuple[Duty, ...]] = {
-    Phase.COLLECTING: (Duty(awaits="train"),),
-    Phase.AGGREGATING: (
+DUE: Mapping[RoundPhase, tuple[Duty, ...]] = {
+    RoundPhase.COLLECTING: (Duty(awaits="train"),),
+    RoundPhase.AGGREGATING: (
         Duty(Work.SUM, holds=_secure, case="under secure aggregation"),
         Duty(Work.AGGREGATE, case="in clear"),
     ),
-    Phase.EVALUATING: (
+    RoundPhase.EVALUATING: (
         Duty(Work.EVALUATE, holds=measuring, case="while the coordinator's rows are awaited"),
         Duty(Work.SUM_EVALUATIONS, holds=_evaluations_await_sum, case="when a secure survey is closed"),
         Duty(awaits="evaluate", case="while devices are asked"),
     ),
-    Phase.COMMITTING: (Duty(Work.COMMIT),),
-    Phase.COMMITTED: (Duty(Work.CLEAN),),
-    Phase.ABANDONED: (Duty(Work.CLEAN),),
+    RoundPhase.COMMITTING: (Duty(Work.COMMIT),),
+    RoundPhase.COMMITTED: (Duty(Work.CLEAN),),
+    RoundPhase.ABANDONED: (Duty(Work.CLEAN),),
 }
 """The first row of a phase that holds."""
 
@@ -195,7 +195,7 @@ def _deadline_s(config: RoundConfig, kind: Kind) -> float:
 def passes_on(round: Round, cause: Cause) -> bool:
     """Whether a round that is abandoned now leaves the updates that it has accepted to the next."""
     dropped = cause in (Cause.STOPPED, Cause.WITHDRAWN)
-    return goes_on(round.config) and round.phase is Phase.COLLECTING and not dropped
+    return goes_on(round.config) and round.phase is RoundPhase.COLLECTING and not dropped
 
 
 def table() -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from coterie.aggregation.events import Kind
-from coterie.aggregation.round import Phase, Round
+from coterie.aggregation.round import Round, RoundPhase
 from coterie.aggregation.selection import Candidate, select
 from coterie.privacy.dp.participation import may_take_part
 from coterie.protocol.privacy import ExampleLevel, LocalLevel, Privacy
@@ -152,7 +152,7 @@ def without_trusted(
     outcomes: of its training tasks in this round.
     enrolled: False where it was shut out for ever.
     """
-    if round.phase is not Phase.COLLECTING or TaskOutcome.ACCEPTED in outcomes:
+    if round.phase is not RoundPhase.COLLECTING or TaskOutcome.ACCEPTED in outcomes:
         return None
     if not enrolled:
         return "the trusted client was revoked; submit the experiment again with another trusted client"

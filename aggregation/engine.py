@@ -51,7 +51,7 @@ from coterie.aggregation.events import (
     TaskLeased,
     UpdateAccepted,
 )
-from coterie.aggregation.round import Cause, Phase, Round, RoundConfig, since
+from coterie.aggregation.round import Cause, Round, RoundConfig, RoundPhase, since
 
 __all__ = [
     "BUFFERED",
@@ -71,7 +71,7 @@ __all__ = [
     "EvaluationSummed",
     "Event",
     "Kind",
-    "Phase",
+    "RoundPhase",
     "Round",
     "RoundConfig",
     "StopRequested",
@@ -130,10 +130,10 @@ class Transition:
     """One entry of the table: the function, and where it may lead (for the diagram and its test)."""
 
     apply: Callable[[Round, Event], Round]
-    leads_to: tuple[Phase, ...] = ()
+    leads_to: tuple[RoundPhase, ...] = ()
 
 
-_STOP = Transition(rules.stop, (Phase.ABANDONED,))
+_STOP = Transition(rules.stop, (RoundPhase.ABANDONED,))
 # News of a task that was already closed, or of work that a stop made pointless: true, but no longer of any consequence.
 _LATE = Transition(rules.ignore)
 _AFTER_THE_END: Mapping[type[Event], Transition] = {
@@ -143,40 +143,40 @@ _AFTER_THE_END: Mapping[type[Event], Transition] = {
     StopRequested: _LATE,
 }
 
-TRANSITIONS: Mapping[Phase, Mapping[type[Event], Transition]] = {
-    Phase.COLLECTING: {
+TRANSITIONS: Mapping[RoundPhase, Mapping[type[Event], Transition]] = {
+    RoundPhase.COLLECTING: {
         TaskLeased: Transition(rules.lease),
-        UpdateAccepted: Transition(rules.accept, (Phase.AGGREGATING,)),
+        UpdateAccepted: Transition(rules.accept, (RoundPhase.AGGREGATING,)),
         TaskFailed: Transition(rules.fail),
-        DeadlinePassed: Transition(rules.deadline, (Phase.AGGREGATING, Phase.ABANDONED)),
+        DeadlinePassed: Transition(rules.deadline, (RoundPhase.AGGREGATING, RoundPhase.ABANDONED)),
         StopRequested: _STOP,
     },
-    Phase.AGGREGATING: {
+    RoundPhase.AGGREGATING: {
         TaskFailed: _LATE,
         DeadlinePassed: _LATE,
-        AggregateReady: Transition(rules.ready, (Phase.EVALUATING, Phase.COMMITTING, Phase.ABANDONED)),
-        AggregateFailed: Transition(rules.aggregate_failed, (Phase.ABANDONED,)),
+        AggregateReady: Transition(rules.ready, (RoundPhase.EVALUATING, RoundPhase.COMMITTING, RoundPhase.ABANDONED)),
+        AggregateFailed: Transition(rules.aggregate_failed, (RoundPhase.ABANDONED,)),
         StopRequested: _STOP,
     },
-    Phase.EVALUATING: {
+    RoundPhase.EVALUATING: {
         TaskFailed: _LATE,
-        Evaluated: Transition(rules.evaluated, (Phase.COMMITTING,)),
+        Evaluated: Transition(rules.evaluated, (RoundPhase.COMMITTING,)),
         EvaluationLeased: Transition(rules.lease_evaluation),
-        EvaluationAccepted: Transition(rules.accept_evaluation, (Phase.COMMITTING,)),
+        EvaluationAccepted: Transition(rules.accept_evaluation, (RoundPhase.COMMITTING,)),
         EvaluationFailed: Transition(rules.fail_evaluation),
-        EvaluationSummed: Transition(rules.evaluations_summed, (Phase.COMMITTING, Phase.ABANDONED)),
-        DeadlinePassed: Transition(rules.evaluation_deadline, (Phase.COMMITTING, Phase.ABANDONED)),
+        EvaluationSummed: Transition(rules.evaluations_summed, (RoundPhase.COMMITTING, RoundPhase.ABANDONED)),
+        DeadlinePassed: Transition(rules.evaluation_deadline, (RoundPhase.COMMITTING, RoundPhase.ABANDONED)),
         StopRequested: _STOP,
     },
-    Phase.COMMITTING: {
+    RoundPhase.COMMITTING: {
         TaskFailed: _LATE,
         EvaluationFailed: _LATE,
         DeadlinePassed: _LATE,
-        Committed: Transition(rules.committed, (Phase.COMMITTED,)),
+        Committed: Transition(rules.committed, (RoundPhase.COMMITTED,)),
         StopRequested: _STOP,
     },
-    Phase.COMMITTED: _AFTER_THE_END,
-    Phase.ABANDONED: {
+    RoundPhase.COMMITTED: _AFTER_THE_END,
+    RoundPhase.ABANDONED: {
         **_AFTER_THE_END,
         AggregateReady: _LATE,
         AggregateFailed: _LATE,
@@ -192,11 +192,11 @@ _GOES_ON: Mapping[type[Event], Transition] = {
     TaskFailed: Transition(rules.fail),
 }
 
-BUFFERED: Mapping[Phase, Mapping[type[Event], Transition]] = {
+BUFFERED: Mapping[RoundPhase, Mapping[type[Event], Transition]] = {
     **TRANSITIONS,
-    Phase.AGGREGATING: {**TRANSITIONS[Phase.AGGREGATING], **_GOES_ON},
-    Phase.EVALUATING: {**TRANSITIONS[Phase.EVALUATING], **_GOES_ON},
-    Phase.COMMITTING: {**TRANSITIONS[Phase.COMMITTING], **_GOES_ON},
+    RoundPhase.AGGREGATING: {**TRANSITIONS[RoundPhase.AGGREGATING], **_GOES_ON},
+    RoundPhase.EVALUATING: {**TRANSITIONS[RoundPhase.EVALUATING], **_GOES_ON},
+    RoundPhase.COMMITTING: {**TRANSITIONS[RoundPhase.COMMITTING], **_GOES_ON},
 }
 
 
@@ -204,12 +204,12 @@ def diagram() -> str:
     """The tables as a Mermaid state diagram; both have the same arrows."""
     lines = [
         "stateDiagram-v2",
-        f"    [*] --> {Phase.COLLECTING.value}",
-        f"    [*] --> {Phase.AGGREGATING.value}: enough updates waited",
-        f"    [*] --> {Phase.EVALUATING.value}: evaluation only",
+        f"    [*] --> {RoundPhase.COLLECTING.value}",
+        f"    [*] --> {RoundPhase.AGGREGATING.value}: enough updates waited",
+        f"    [*] --> {RoundPhase.EVALUATING.value}: evaluation only",
     ]
     for phase, row in TRANSITIONS.items():
         for event, rule in row.items():
             lines += [f"    {phase.value} --> {target.value}: {event.__name__}" for target in rule.leads_to]
-    lines += [f"    {phase.value} --> [*]" for phase in Phase if phase.final]
+    lines += [f"    {phase.value} --> [*]" for phase in RoundPhase if phase.final]
     return "\n".join(lines) + "\n"

@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Any, Literal
 
 from coterie import errors
-from coterie.aggregation.round import Cause, Phase, Round, RoundConfig
+from coterie.aggregation.round import Cause, Round, RoundConfig, RoundPhase
 from coterie.protocol.metrics import MetricSums
 from coterie.protocol.rounds import RoundPolicy
 
@@ -162,7 +162,7 @@ def out_of_budget(progress: Progress) -> tuple[Progress, Finish]:
 
 
 def _count(progress: Progress, outcome: Round, policy: RoundPolicy) -> Progress:
-    if outcome.phase is Phase.ABANDONED or outcome.version is None:
+    if outcome.phase is RoundPhase.ABANDONED or outcome.version is None:
         return replace(progress, abandoned_in_a_row=progress.abandoned_in_a_row + 1)
     after = replace(progress, committed=progress.committed + 1, abandoned_in_a_row=0, current=outcome.version)
     value = measured(outcome).get(policy.best.metric)
@@ -178,7 +178,7 @@ def _reason_to_finish(after: Progress, outcome: Round, policy: RoundPolicy) -> R
     rules = (
         (outcome.cause is Cause.STOPPED, Reason.STOPPED),
         (after.abandoned_in_a_row >= STALLED_AFTER, Reason.STALLED),
-        (outcome.phase is Phase.COMMITTED and _target_reached(policy, measured(outcome)), Reason.TARGET_REACHED),
+        (outcome.phase is RoundPhase.COMMITTED and _target_reached(policy, measured(outcome)), Reason.TARGET_REACHED),
         (after.started >= policy.rounds, Reason.COMPLETED),
         (policy.patience is not None and after.since_best >= policy.patience, Reason.NO_IMPROVEMENT),
     )

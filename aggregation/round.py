@@ -13,7 +13,7 @@ from coterie.protocol.over_selection import selection_for
 Sums = Mapping[str, float]
 
 
-class Phase(StrEnum):
+class RoundPhase(StrEnum):
     """Where a round is."""
 
     COLLECTING = "collecting"
@@ -26,7 +26,7 @@ class Phase(StrEnum):
     @property
     def final(self) -> bool:
         """Whether a round in this phase is over."""
-        return self in (Phase.COMMITTED, Phase.ABANDONED)
+        return self in (RoundPhase.COMMITTED, RoundPhase.ABANDONED)
 
 
 class Cause(StrEnum):
@@ -148,7 +148,7 @@ class Round:
     base: str
     config: RoundConfig
     place: int = 0
-    phase: Phase = Phase.COLLECTING
+    phase: RoundPhase = RoundPhase.COLLECTING
     leases: Mapping[int, int] = field(default_factory=dict[int, int])
     buffer: Mapping[int, int] = field(default_factory=dict[int, int])
     waiting: Mapping[int, int] = field(default_factory=dict[int, int])
@@ -204,7 +204,7 @@ class Round:
         """Read what ``to_json`` wrote."""
         value: dict[str, Any] = json.loads(text)
         value["config"] = RoundConfig(**value["config"])
-        value["phase"] = Phase(value["phase"])
+        value["phase"] = RoundPhase(value["phase"])
         value["cause"] = None if value["cause"] is None else Cause(value["cause"])
         for name in ("leases", "buffer", "waiting"):
             value[name] = {int(place): count for place, count in value[name].items()}

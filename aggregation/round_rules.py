@@ -21,7 +21,7 @@ from coterie.aggregation.events import (
     TaskFailed,
     UpdateAccepted,
 )
-from coterie.aggregation.round import Cause, Phase, Round, Sums, moved
+from coterie.aggregation.round import Cause, Round, RoundPhase, Sums, moved
 
 
 def lease(round: Round, event: Event) -> Round:
@@ -35,7 +35,7 @@ def lease(round: Round, event: Event) -> Round:
 def accept(round: Round, event: Event) -> Round:
     place = _leased_place(round, event)
     returned = replace(round, leases=moved(round.leases, place, -1))
-    if round.phase is not Phase.COLLECTING:
+    if round.phase is not RoundPhase.COLLECTING:
         return replace(returned, waiting=moved(round.waiting, place, +1))
     counted = replace(returned, buffer=moved(round.buffer, place, +1))
     return aggregate(counted) if counted.accepted >= counted.config.cohort else counted
@@ -150,7 +150,7 @@ def evaluations_summed(round: Round, event: Event) -> Round:
 
 
 def committed(round: Round, event: Event) -> Round:
-    return replace(round, phase=Phase.COMMITTED)
+    return replace(round, phase=RoundPhase.COMMITTED)
 
 
 def stop(round: Round, event: Event) -> Round:
@@ -163,13 +163,13 @@ def ignore(round: Round, event: Event) -> Round:
 
 
 def aggregate(round: Round) -> Round:
-    return replace(round, phase=Phase.AGGREGATING, leases=round.leases if goes_on(round.config) else {})
+    return replace(round, phase=RoundPhase.AGGREGATING, leases=round.leases if goes_on(round.config) else {})
 
 
 def evaluate(round: Round) -> Round:
     """Into ``evaluating`` while there is something left to measure, else on to the commit."""
     if not round.central_done or round.config.federated_evaluation:
-        return replace(round, phase=Phase.EVALUATING)
+        return replace(round, phase=RoundPhase.EVALUATING)
     return _commit(round)
 
 
@@ -183,11 +183,11 @@ def _after_evaluation(round: Round) -> Round:
 def _commit(round: Round) -> Round:
     if round.version is None:
         raise errors.InternalError(f"Round {round.number} would commit, but has no model version.")
-    return replace(round, phase=Phase.COMMITTING, evaluation_leased=0)
+    return replace(round, phase=RoundPhase.COMMITTING, evaluation_leased=0)
 
 
 def _abandon(round: Round, cause: Cause, detail: str | None) -> Round:
-    ended = replace(round, phase=Phase.ABANDONED, evaluation_leased=0, cause=cause, detail=detail)
+    ended = replace(round, phase=RoundPhase.ABANDONED, evaluation_leased=0, cause=cause, detail=detail)
     if passes_on(round, cause):
         waiting = {
             place: round.buffer.get(place, 0) + round.waiting.get(place, 0) for place in {*round.buffer, *round.waiting}

@@ -40,7 +40,7 @@ class Candidate:
     times: int = 0
 
 
-Rule = Callable[[Sequence[Candidate], int, int, np.random.Generator], list[Candidate]]
+SelectionRule = Callable[[Sequence[Candidate], int, int, np.random.Generator], list[Candidate]]
 """(candidates sorted by id, how many, round, randomness of this round) → those chosen."""
 
 
@@ -53,7 +53,7 @@ class Selector:
 
     text: str
     needs_loss: bool
-    choose: Rule = field(compare=False, repr=False)
+    choose: SelectionRule = field(compare=False, repr=False)
 
 
 def select(
@@ -75,14 +75,14 @@ def select(
 # The rules.
 
 
-def _uniform() -> Rule:
+def _uniform() -> SelectionRule:
     def choose(candidates: Sequence[Candidate], count: int, round: int, random: np.random.Generator) -> list[Candidate]:
         return [candidates[place] for place in _random_order(random, len(candidates))[:count]]
 
     return choose
 
 
-def _weighted() -> Rule:
+def _weighted() -> SelectionRule:
     """In proportion to rows, without replacement (Efraimidis and Spirakis, 2006: the smallest of the exponential times
     with these rates). A client that does not say how many rows it holds counts as an average one.
     """
@@ -98,7 +98,7 @@ def _weighted() -> Rule:
     return choose
 
 
-def _power_of_choice(among: float) -> Rule:
+def _power_of_choice(among: float) -> SelectionRule:
     """Cho, Wang and Joshi (2020): of ``among`` clients drawn in proportion to their rows, those with the highest loss.
     A client whose loss is unknown comes first: somebody has to ask it.
     """
@@ -111,7 +111,7 @@ def _power_of_choice(among: float) -> Rule:
     return choose
 
 
-def _oort(exploration: float, decay: float, floor: float, seconds: float, penalty: float) -> Rule:
+def _oort(exploration: float, decay: float, floor: float, seconds: float, penalty: float) -> SelectionRule:
     """Oort (Lai et al., OSDI 2021, algorithm 1): a share of the round explores clients never tried, the others are
     drawn in proportion to their utility among the best.
 
@@ -163,7 +163,7 @@ _HUGE = 1e300
 """Losses are a client's own words: no product of them may overflow."""
 
 
-def _cyclic() -> Rule:
+def _cyclic() -> SelectionRule:
     """One after another in an order that stays: the next ``count`` in every round, so that each client's turn comes."""
 
     def choose(candidates: Sequence[Candidate], count: int, round: int, random: np.random.Generator) -> list[Candidate]:
@@ -173,7 +173,7 @@ def _cyclic() -> Rule:
     return choose
 
 
-def _least_recent() -> Rule:
+def _least_recent() -> SelectionRule:
     """Those whose last contribution is the longest ago; newcomers first, ties by lot."""
 
     def choose(candidates: Sequence[Candidate], count: int, round: int, random: np.random.Generator) -> list[Candidate]:
@@ -189,7 +189,7 @@ def _number(name: str, default: float, most: float = math.inf) -> Parameter:
 
 @dataclass(frozen=True)
 class _Entry:
-    make: Callable[..., Rule]
+    make: Callable[..., SelectionRule]
     parameters: tuple[Parameter, ...] = ()
     needs_loss: bool = False
 

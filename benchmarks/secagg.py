@@ -320,7 +320,7 @@ def _mask(attempt: Attempt, survivors: list[Party], spec: ring.VectorSpec) -> tu
         attempt.serve("add", lambda packed=packed: ring.add_packed(total, packed, spec))
         attempt.feed(server.MaskedArrived(_place(attempt, party)))
         expected += vector
-    if attempt.state.phase is server.Phase.MASKED:
+    if attempt.state.phase is server.SecAggPhase.MASKED:
         attempt.feed(server.PhaseDeadline())
     return total, ring.reduced(expected, spec)
 

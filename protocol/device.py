@@ -54,8 +54,8 @@ DIGEST_HEADER = "Repr-Digest"
 PROBLEM_MEDIA_TYPE = "application/problem+json"
 
 TaskKind = Literal["train", "evaluate"]
-Phase = Literal["downloading", "checking", "training", "evaluating", "encoding", "uploading"]
-WITH_ROWS: Final = frozenset[Phase](("training", "evaluating", "encoding"))
+TaskPhase = Literal["downloading", "checking", "training", "evaluating", "encoding", "uploading"]
+WITH_ROWS: Final = frozenset[TaskPhase](("training", "evaluating", "encoding"))
 """The phases of a task whose outcome may depend on rows: of a task under a promise of privacy, nobody is told of it."""
 DIVERGED: Final = "training_diverged"
 """The reason by which a device gives up a task whose training gave NaN or infinity, where others may hear of it."""
@@ -274,7 +274,7 @@ class CheckInResponse(Response):
 class Progress(Request):
     """A device tells where it is with a task; the task's lease starts anew, its round's deadline does not move."""
 
-    phase: Phase
+    phase: TaskPhase
 
 
 class Abort(Request):
@@ -284,7 +284,7 @@ class Abort(Request):
     detail: for people, without data.
     """
 
-    phase: Phase
+    phase: TaskPhase
     code: Token
     detail: Detail = ""
 

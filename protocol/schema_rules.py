@@ -6,7 +6,7 @@ DType = Literal["float32", "int32", "uint8"]
 Encoding = Literal["utf-8"]
 Others = Literal["refused", "dropped"]
 RawLabel = str | int | float
-Rule = tuple[bool, str]
+RefusalRule = tuple[bool, str]
 
 LONGEST_NAME = 128
 MOST_ELEMENTS = 1 << 24
@@ -124,7 +124,7 @@ def rules_of_label(label: LabelFields) -> list[tuple[bool, str]]:
     ]
 
 
-def _rules_of_text(feature: FeatureFields) -> list[Rule]:
+def _rules_of_text(feature: FeatureFields) -> list[RefusalRule]:
     vocabulary = cast(object, feature.vocabulary)
     listed = cast(tuple[object, ...], vocabulary) if isinstance(vocabulary, tuple) else ()
     bare = (feature.low, feature.high, feature.offset, feature.scale) == (None, None, 0.0, 1.0)

@@ -11,7 +11,7 @@ from coterie.protocol.http_signatures import COMPONENTS, CONTENT_DIGEST, FIELDS,
 from coterie.server.api_examples import illustrate
 from coterie.server.api_fields import explain
 from coterie.server.api_words import PARAMETERS
-from coterie.server.auth.policy import Credential, Rule
+from coterie.server.auth.policy import Credential, RouteRule
 
 SCHEMES: Final[Mapping[Credential, dict[str, Any]]] = {
     Credential.ROLE_TOKEN: {
@@ -38,7 +38,7 @@ SCHEMES: Final[Mapping[Credential, dict[str, Any]]] = {
 }
 
 
-def describe(app: FastAPI, policy: Mapping[tuple[str, str], Rule]) -> None:
+def describe(app: FastAPI, policy: Mapping[tuple[str, str], RouteRule]) -> None:
     """Make ``app.openapi()`` give the whole description, made once."""
 
     def openapi() -> dict[str, Any]:
@@ -49,12 +49,12 @@ def describe(app: FastAPI, policy: Mapping[tuple[str, str], Rule]) -> None:
     app.openapi = openapi
 
 
-def _security(rule: Rule) -> list[dict[str, list[str]]]:
+def _security(rule: RouteRule) -> list[dict[str, list[str]]]:
     credential = rule.credential
     return [] if credential is None else [{credential.value: sorted(rule.roles)}]
 
 
-def _describe(app: FastAPI, policy: Mapping[tuple[str, str], Rule]) -> dict[str, Any]:
+def _describe(app: FastAPI, policy: Mapping[tuple[str, str], RouteRule]) -> dict[str, Any]:
     schema = get_openapi(
         title=app.title,
         version=app.version,

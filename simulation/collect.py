@@ -20,7 +20,7 @@ from coterie.aggregation.server_optimizers import ServerOptimizer
 from coterie.aggregation.version import version_of
 from coterie.protocol.update import read_update
 from coterie.simulation.engines.engine import HELD
-from coterie.simulation.shares import Begun, Shares
+from coterie.simulation.shares import Begun, WorkShares
 from coterie.simulation.versions import Versions
 from coterie.simulation.work import Trained
 
@@ -76,7 +76,7 @@ class Collector:
     base: str
     fold: Fold[Any, Any]
     reading: Reading
-    shares: Shares
+    shares: WorkShares
     _held: list[Any] = field(default_factory=list[Any])
     _taken: int = 0
     _refused: list[str] = field(default_factory=list[str])

@@ -31,7 +31,7 @@ from coterie.simulation.engines.engine import Engine
 from coterie.simulation.population import Population, name_of
 from coterie.simulation.ring import RingSurvey, RunningSum
 from coterie.simulation.secrecy import collector, with_terms
-from coterie.simulation.shares import Shares
+from coterie.simulation.shares import WorkShares
 from coterie.simulation.spending import Spending
 from coterie.simulation.traffic import Traffic
 from coterie.simulation.versions import Versions
@@ -56,7 +56,7 @@ class Rounds:
     progress: Progress
     rows: Mapping[str, NDArray[Any]] | None
     spending: Spending
-    shares: Shares
+    shares: WorkShares
     threads: int = 1
     watch: Watch = lambda round, kind, done, total: None
     server_state: State = field(default_factory=dict[str, NDArray[Any]])
@@ -334,7 +334,7 @@ class Rounds:
 
     def _settle(self, round: engine.Round) -> None:
         """Client and server state become what a committed round made of them; an abandoned round changes neither."""
-        if round.phase is engine.Phase.COMMITTED:
+        if round.phase is engine.RoundPhase.COMMITTED:
             for number, (state, loss) in self._pending.items():
                 self.population.keep(number, state, round.number, loss)
             if self._next_state is not None:

@@ -20,7 +20,7 @@ from coterie.protocol.mechanisms import DISTRIBUTED
 from coterie.protocol.privacy import UserLevel
 from coterie.protocol.secagg import SecureTerms
 from coterie.simulation.collect import Collector, in_secret, in_the_open
-from coterie.simulation.shares import Shares
+from coterie.simulation.shares import WorkShares
 from coterie.simulation.work import Assignment, task_id
 
 
@@ -53,7 +53,7 @@ def collector(
     assignment: Assignment,
     order: Sequence[int],
     state: State,
-    shares: Shares,
+    shares: WorkShares,
 ) -> Collector:
     """What takes the updates of a round of these clients, in an order drawn by lot: one by one, clipped and noised, or
     in secret sums, for which the clients go into the groups in turn.

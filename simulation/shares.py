@@ -24,7 +24,7 @@ class Begun:
             raise error
 
 
-class Shares:
+class WorkShares:
     """So many threads, started when there is work for them. pool: None for a single one, which is the caller's."""
 
     def __init__(self, threads: int) -> None:

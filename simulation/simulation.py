@@ -38,7 +38,7 @@ from coterie.simulation.engines.naming import PLAN_TRAINER, resolve_trainer
 from coterie.simulation.population import Population
 from coterie.simulation.progress import shown_by_default
 from coterie.simulation.rounds import Rounds, Watch
-from coterie.simulation.shares import Shares
+from coterie.simulation.shares import WorkShares
 from coterie.simulation.spending import Spending
 from coterie.simulation.versions import Versions
 
@@ -226,7 +226,7 @@ def simulate_full(
     if place is not None:
         make_folder(place)
     versions = Versions(compiled.plan.manifest.layout, place)
-    shares = Shares(workers)
+    shares = WorkShares(workers)
     setting = Setting(
         name=str(engine),
         experiment=experiment,

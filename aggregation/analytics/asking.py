@@ -14,7 +14,7 @@ from coterie.aggregation.analytics.rule import (
     LARGEST_EXACT,
     SETTINGS,
     TALLY,
-    Rule,
+    QueryRule,
     largest_of,
     method,
     most_rows,
@@ -72,7 +72,7 @@ def ask(
     feature = columns.get(query.column)
     elements = 1 if feature is None else feature.size
 
-    def experiment_of(rule: Rule, privacy: Noised | None) -> Experiment:
+    def experiment_of(rule: QueryRule, privacy: Noised | None) -> Experiment:
         most = most_rows(rule, elements)
         _check(query, feature, batch_size or 1, most)
         model = _Asked(rule, feature, len(columns) == 1)
@@ -190,7 +190,7 @@ class _Asked(Module):
     them together with the label. alone: whether the schema has no other feature.
     """
 
-    rule: Rule
+    rule: QueryRule
     feature: Feature | None
     alone: bool
 

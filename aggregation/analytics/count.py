@@ -13,7 +13,7 @@ import numpy as np
 
 from coterie.aggregation.analytics.bound import Shortened, Terms
 from coterie.aggregation.analytics.query import Query
-from coterie.aggregation.analytics.rule import Rule, Settings
+from coterie.aggregation.analytics.rule import QueryRule, Settings
 from coterie.aggregation.reducers import Vector
 
 if TYPE_CHECKING:
@@ -32,14 +32,14 @@ class Count:
     shortened: Shortened | None = None
 
 
-def count_rule(clip: float = 0, noise: float = 0, elements: float = 1) -> Rule:
+def count_rule(clip: float = 0, noise: float = 0, elements: float = 1) -> QueryRule:
     """The rule of `count`.
 
     clip, noise, elements: see `Terms`.
     """
     terms = Terms.read("count", clip, noise, elements)
     bound = terms.bound(np.array([1.0, 0.0]))
-    return Rule(
+    return QueryRule(
         name="count",
         parameters=terms.parameters,
         size=1 if bound is None else 2,
@@ -66,7 +66,7 @@ def _one_and_none(values: Array, settings: Arrays) -> Array:
     return xp.concat([_ones_of_rows(values, settings), xp.zeros((values.shape[0], 1))], axis=1)
 
 
-def _read(rule: Rule, total: Vector, settings: Settings) -> Count:
+def _read(rule: QueryRule, total: Vector, settings: Settings) -> Count:
     if rule.bound is None:
         return Count(int(total[0]))
     return Count(float(total[0]), float(rule.bound.deviations()[0]), rule.bound.shortened(total))

@@ -45,7 +45,7 @@ from coterie.aggregation.analytics.checks import number, whole
 from coterie.aggregation.analytics.edges import EDGES, NOWHERE, Edges, below, counts, inside, size
 from coterie.aggregation.analytics.noise import above_noise
 from coterie.aggregation.analytics.query import Query
-from coterie.aggregation.analytics.rule import Rule, Settings
+from coterie.aggregation.analytics.rule import QueryRule, Settings
 from coterie.aggregation.reducers import Vector
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ class HeavyHitters:
 
 def heavy_hitters_rule(
     bits: float, fraction: float, step: float, clip: float = 0, noise: float = 0, elements: float = 1
-) -> Rule:
+) -> QueryRule:
     """The rule of `heavy_hitters`.
 
     clip, noise, elements: see `Terms`.
@@ -146,7 +146,7 @@ def heavy_hitters_rule(
         said = {} if bound is None else {**terms.settings, FLOOR: np.maximum(settings[FLOOR], np.float32(alone))}
         return {EDGES: after, **_padded_to_slots(slots, prefixes if left <= 0 else prefixes[:0], times), **said}
 
-    return Rule(
+    return QueryRule(
         name="heavy_hitters",
         parameters={"bits": float(length), "fraction": share, "step": float(stride), **terms.parameters},
         size=size(edges) if bound is None else bound.weights.size,
@@ -184,13 +184,13 @@ def heavy_hitters(column: str, *, bits: int, fraction: float, step: int = 4) -> 
     Raises errors.ExperimentError (``query_invalid``).
     """
 
-    def noised(terms: Terms) -> Rule:
+    def noised(terms: Terms) -> QueryRule:
         return heavy_hitters_rule(bits, fraction, step, **terms.parameters)
 
     return Query(column, heavy_hitters_rule(bits, fraction, step), noised, _read)
 
 
-def _read(rule: Rule, total: Vector, settings: Settings) -> HeavyHitters:
+def _read(rule: QueryRule, total: Vector, settings: Settings) -> HeavyHitters:
     times = settings[HIGH].astype(np.float64) + settings[LOW]
     known = settings[FOUND] != NOTHING
     values, found, share = settings[FOUND][known].astype(int).tolist(), times[known], rule.parameters["fraction"]

@@ -14,7 +14,7 @@ from coterie.aggregation.analytics.bound import Shortened, Terms
 from coterie.aggregation.analytics.checks import span, whole
 from coterie.aggregation.analytics.edges import EDGES, below, counts, even, part_weights, parted, parts, size
 from coterie.aggregation.analytics.query import Query
-from coterie.aggregation.analytics.rule import Rule, Settings
+from coterie.aggregation.analytics.rule import QueryRule, Settings
 from coterie.aggregation.reducers import Vector
 
 MOST_BINS = 1 << 14
@@ -37,7 +37,7 @@ class Histogram:
 
 def histogram_rule(
     low: float, high: float, bins: float, clip: float = 0, noise: float = 0, elements: float = 1
-) -> Rule:
+) -> QueryRule:
     """The rule of `histogram`.
 
     clip, noise, elements: see `Terms`.
@@ -49,7 +49,7 @@ def histogram_rule(
     edges = even(*bounds, number)[np.newaxis]
     weights = part_weights(edges, terms.elements)
     bound = terms.bound(weights)
-    return Rule(
+    return QueryRule(
         name="histogram",
         parameters={"low": bounds[0], "high": bounds[1], "bins": float(number), **terms.parameters},
         size=size(edges) if bound is None else weights.size,
@@ -65,13 +65,13 @@ def histogram(column: str, *, low: float, high: float, bins: int = 32) -> Query[
     Raises errors.ExperimentError (``query_invalid``).
     """
 
-    def noised(terms: Terms) -> Rule:
+    def noised(terms: Terms) -> QueryRule:
         return histogram_rule(low, high, bins, **terms.parameters)
 
     return Query(column, histogram_rule(low, high, bins), noised, _read)
 
 
-def _read(rule: Rule, total: Vector, settings: Settings) -> Histogram:
+def _read(rule: QueryRule, total: Vector, settings: Settings) -> Histogram:
     edges = settings[EDGES]
     if rule.bound is not None:
         (found,) = parts(total, edges)

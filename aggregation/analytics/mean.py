@@ -27,7 +27,7 @@ import numpy.typing as npt
 from coterie.aggregation.analytics.bound import Shortened, Terms, seen
 from coterie.aggregation.analytics.checks import span
 from coterie.aggregation.analytics.query import Query
-from coterie.aggregation.analytics.rule import Rule, Settings
+from coterie.aggregation.analytics.rule import QueryRule, Settings
 from coterie.aggregation.reducers import Vector
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class Mean:
     shortened: Shortened | None = None
 
 
-def rounding(rule: Rule, rows: float, clients: int | None) -> tuple[float, float]:
+def rounding(rule: QueryRule, rows: float, clients: int | None) -> tuple[float, float]:
     """What sums on devices, and in the ring of secure aggregation, round of a mean and of its variance, as a rule, in
     the column's units.
 
@@ -73,7 +73,7 @@ def _ring(clients: int) -> float:
     return math.sqrt(clients) / 2 * 2.0 ** min(clients.bit_length() - 8, 0)
 
 
-def mean_rule(low: float, high: float, elements: float = 1, clip: float = 0, noise: float = 0) -> Rule:
+def mean_rule(low: float, high: float, elements: float = 1, clip: float = 0, noise: float = 0) -> QueryRule:
     """The rule of `mean`.
 
     clip, noise: see `Terms`.
@@ -102,7 +102,7 @@ def mean_rule(low: float, high: float, elements: float = 1, clip: float = 0, noi
         found, rows = 2.0 * unit(values) - 1.0, values.shape[0]
         return xp.concat([xp.ones((rows, 1)), found, found * found - 0.5, xp.zeros((rows, 1))], axis=1)
 
-    return Rule(
+    return QueryRule(
         name="mean",
         parameters={"low": bounds[0], "high": bounds[1], "elements": float(width), **terms.parameters},
         size=1 + 2 * width if bound is None else 2 + 2 * width,
@@ -123,7 +123,7 @@ def mean(column: str, *, low: float, high: float, elements: int = 1) -> Query[Me
     Raises errors.ExperimentError (``query_invalid``).
     """
 
-    def noised(terms: Terms) -> Rule:
+    def noised(terms: Terms) -> QueryRule:
         return mean_rule(low, high, **terms.parameters)
 
     def rounded(answer: Mean, clients: int | None) -> Mean:
@@ -136,7 +136,7 @@ def mean(column: str, *, low: float, high: float, elements: int = 1) -> Query[Me
     return Query(column, mean_rule(low, high, elements), noised, _read, rounded)
 
 
-def _read(rule: Rule, total: Vector, settings: Settings) -> Mean:
+def _read(rule: QueryRule, total: Vector, settings: Settings) -> Mean:
     low, elements = rule.parameters["low"], int(rule.parameters["elements"])
     width = rule.parameters["high"] - low
     if rule.bound is None:

@@ -46,7 +46,7 @@ from coterie.aggregation.analytics.edges import (
     size,
 )
 from coterie.aggregation.analytics.query import Query
-from coterie.aggregation.analytics.rule import Rule, Settings
+from coterie.aggregation.analytics.rule import QueryRule, Settings
 from coterie.aggregation.reducers import Vector
 
 MOST_LEVELS, MOST_BINS, MOST_ROUNDS = 8, 1 << 12, 32
@@ -105,7 +105,7 @@ def quantiles_rule(
     clip: float = 0,
     noise: float = 0,
     elements: float = 1,
-) -> Rule:
+) -> QueryRule:
     """The rule of `quantiles`, whose levels are q0, q1, ….
 
     clip, noise, elements: see `Terms`.
@@ -164,7 +164,7 @@ def quantiles_rule(
     first_told = {EDGES: edges, SIDE: np.zeros(len(asked), np.float32)}
     unsure = np.array([[level, 1 - level] for level in asked], np.float32)
     first_noised = {SURE: np.zeros_like(unsure), RANK: unsure}
-    return Rule(
+    return QueryRule(
         name="quantiles",
         parameters={
             "low": bounds[0],
@@ -204,10 +204,10 @@ def quantiles(
     # The rule takes a level that is None for one that is not asked for.
     levels = tuple(number("quantiles", "a level", level, least=0, most=1) for level in levels)
 
-    def noised(terms: Terms) -> Rule:
+    def noised(terms: Terms) -> QueryRule:
         return quantiles_rule(low, high, bins, rounds, *levels, **terms.parameters)
 
-    def read(rule: Rule, total: Vector, settings: Settings) -> Quantiles:
+    def read(rule: QueryRule, total: Vector, settings: Settings) -> Quantiles:
         found = tuple(
             _quantile(level, row, side, low, high)
             for level, row, side in zip(levels, settings[EDGES], settings[SIDE].tolist(), strict=True)

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from coterie import errors
 from coterie.aggregation.analytics.bound import Terms
 from coterie.aggregation.analytics.noise import NOISE
-from coterie.aggregation.analytics.rule import HIGH, LOW, SETTINGS, Rule, Settings
+from coterie.aggregation.analytics.rule import HIGH, LOW, SETTINGS, QueryRule, Settings
 from coterie.aggregation.reducers import Vector
 
 Answer = TypeVar("Answer")
@@ -33,9 +33,9 @@ class Query(Generic[Answer]):
     """
 
     column: str
-    rule: Rule
-    noised: Callable[[Terms], Rule]
-    read: Callable[[Rule, Vector, Settings], Answer]
+    rule: QueryRule
+    noised: Callable[[Terms], QueryRule]
+    read: Callable[[QueryRule, Vector, Settings], Answer]
     rounded: Callable[[Answer, int | None], Answer] = _as_it_is
 
     def answer(self, version: Mapping[str, npt.NDArray[Any]], *, clients: int | None = None) -> Answer:

@@ -62,7 +62,7 @@ def _unchanged_settings(total: Vector, settings: Settings, round: int) -> Settin
 
 
 class Sums(Protocol):
-    """What server and devices must know of sums, whatever each row adds to them; `Rule` says what the fields are.
+    """What server and devices must know of sums, whatever each row adds to them; `QueryRule` says what the fields are.
 
     largest: what a client's sums may reach; a larger one is refused.
     clipped: whether the sums travel as the change of the version, shortened to a public norm, so that noise can be made
@@ -96,7 +96,7 @@ class Sums(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Rule:
+class QueryRule:
     """A query by its name and numbers, apart from the column that it is asked of.
 
     size: how many sums there are.
@@ -260,7 +260,7 @@ def _sum_optimizer(whole: bool) -> Optimizer:
     return Optimizer(name="sum", hyper={}, init=init, update=update, weighted=weighted)
 
 
-def most_rows(rule: Rule, elements: int) -> int:
+def most_rows(rule: QueryRule, elements: int) -> int:
     """Rows of a batch whose sums stay exact: each of them, up to rows · elements, has gone through rows + 3 roundings
     of float32 before it is rounded to a whole number, and one row through none. Never so many that comparing them takes
     more than `MOST_COMPARED` numbers, but at least one.

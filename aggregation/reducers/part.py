@@ -70,4 +70,4 @@ class ByCoordinate:
     because: str = MAJORITY
 
 
-Rule = Combination | ByCoordinate
+UpdateRule = Combination | ByCoordinate

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie import errors
-from coterie.aggregation.reducers.part import ByCoordinate, Combination, Rule, Step
+from coterie.aggregation.reducers.part import ByCoordinate, Combination, Step, UpdateRule
 from coterie.aggregation.reducers.reducer import Reference, Vector
 from coterie.aggregation.reducers.source import (
     Beside,
@@ -37,7 +37,7 @@ class Pipeline:
 
     name: str
     steps: tuple[Step, ...]
-    rule: Rule
+    rule: UpdateRule
     vector: Block | None = None
 
     @property

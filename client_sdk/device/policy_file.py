@@ -35,7 +35,7 @@ _PROVIDER: Final = re.compile(r"[A-Za-z0-9_]{1,64}\Z")
 
 
 @dataclass(frozen=True)
-class Rule:
+class PolicyLineRule:
     """What a line may say.
 
     wanted: completes "must be …".
@@ -50,12 +50,12 @@ def _boolean(value: object) -> object | None:
     return value if isinstance(value, bool) else None
 
 
-def _integer_rule(least: int) -> Rule:
+def _integer_rule(least: int) -> PolicyLineRule:
     def read(value: object) -> object | None:
         fits = isinstance(value, int) and not isinstance(value, bool) and value >= least
         return value if fits else None
 
-    return Rule(f"a whole number of at least {least}, without quotes", read)
+    return PolicyLineRule(f"a whole number of at least {least}, without quotes", read)
 
 
 def _number(value: object, *, below: float) -> object | None:
@@ -73,38 +73,42 @@ def _names(value: object, fits: Callable[[str], bool]) -> object | None:
     return frozenset(cast(list[str], names))
 
 
-def _choice_rule(known: Sequence[str]) -> Rule:
-    return Rule(
+def _choice_rule(known: Sequence[str]) -> PolicyLineRule:
+    return PolicyLineRule(
         f"a list of one or more of {', '.join(repr(name) for name in known)}",
         lambda value: _names(value, known.__contains__),
     )
 
 
-_FLAG: Final = Rule("true or false, in lower case and without quotes", _boolean)
+_FLAG: Final = PolicyLineRule("true or false, in lower case and without quotes", _boolean)
 _LIMIT: Final = _integer_rule(1)
 
-RULES: Final[Mapping[str, Rule]] = {
+RULES: Final[Mapping[str, PolicyLineRule]] = {
     "require_secure_aggregation": _FLAG,
     "min_cohort": _integer_rule(2),
-    "min_corrupt": Rule(
+    "min_corrupt": PolicyLineRule(
         "a number of at least 0 and below 1, without quotes, as in 0.1",
         lambda value: 0.0 if value == 0 and not isinstance(value, bool) else _number(value, below=1.0),
     ),
     "modes": _choice_rule(ALL_MODES),
     "min_endorsed": _integer_rule(2),
-    "endorsers": Rule(
+    "endorsers": PolicyLineRule(
         "a list of one or more public keys of 64 lower-case hexadecimal digits",
         lambda value: _names(value, lambda name: _KEY.match(name) is not None),
     ),
-    "max_epsilon": Rule("a number above 0, without quotes, as in 8.0", lambda value: _number(value, below=math.inf)),
-    "max_delta": Rule("a number between 0 and 1, without quotes, as in 1e-5", lambda value: _number(value, below=1.0)),
+    "max_epsilon": PolicyLineRule(
+        "a number above 0, without quotes, as in 8.0", lambda value: _number(value, below=math.inf)
+    ),
+    "max_delta": PolicyLineRule(
+        "a number between 0 and 1, without quotes, as in 1e-5", lambda value: _number(value, below=1.0)
+    ),
     "units": _choice_rule(ALL_UNITS),
     "trusts": _choice_rule(ALL_TRUSTED),
-    "ledger": Rule(
+    "ledger": PolicyLineRule(
         'the path of a file in quotes, as in "/var/lib/coterie/ledger.db"',
         lambda value: Path(value) if isinstance(value, str) and value.strip() else None,
     ),
-    "signers": Rule(
+    "signers": PolicyLineRule(
         "a list of one or more public keys of 64 lower-case hexadecimal digits; leave the line out to trust the"
         " population's signers as they were when this device joined",
         lambda value: _names(value, lambda name: _KEY.match(name) is not None),
@@ -116,13 +120,13 @@ RULES: Final[Mapping[str, Rule]] = {
     "max_weight": _LIMIT,
     "max_steps": _LIMIT,
     "reveal_data": _FLAG,
-    "provider": Rule(
+    "provider": PolicyLineRule(
         'the name of an execution provider in quotes, as in "cpu", "openvino" or "auto"',
         lambda value: value if isinstance(value, str) and _PROVIDER.match(value) else None,
     ),
 }
 
-PLAN_RULES: Final[Mapping[str, Rule]] = {
+PLAN_RULES: Final[Mapping[str, PolicyLineRule]] = {
     "manifest_bytes": _LIMIT,
     "parameters": _LIMIT,
     "state": _LIMIT,
@@ -223,7 +227,7 @@ def _text(path: Path) -> str:
 
 
 def _values(
-    path: Path, given: Mapping[str, object], rules: Mapping[str, Rule], lines: Mapping[str, int], prefix: str
+    path: Path, given: Mapping[str, object], rules: Mapping[str, PolicyLineRule], lines: Mapping[str, int], prefix: str
 ) -> dict[str, Any]:
     """What a table says, checked by its rules."""
     values: dict[str, Any] = {}
@@ -241,7 +245,7 @@ def _values(
 
 
 def _unknown(
-    path: Path, line: int | None, name: str, value: object, rules: Mapping[str, Rule], prefix: str
+    path: Path, line: int | None, name: str, value: object, rules: Mapping[str, PolicyLineRule], prefix: str
 ) -> ConfigurationError:
     if isinstance(value, dict):
         inside = ", ".join(list(cast(dict[str, object], value))[:4])

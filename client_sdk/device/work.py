@@ -42,7 +42,7 @@ from coterie.protocol.update import most_bytes, of_plan
 _SEED_BITS = 53
 
 
-class Phase(Protocol):
+class TellsPhase(Protocol):
     """Told which phase of the work begins."""
 
     def __call__(self, phase: str, /) -> None: ...
@@ -56,7 +56,7 @@ async def prepare(
     ledger: PrivacyLedger,
     *,
     key: str,
-    at: Phase = lambda phase: None,
+    at: TellsPhase = lambda phase: None,
 ) -> Prepared:
     """Download and check everything that a task names.
 

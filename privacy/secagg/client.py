@@ -27,7 +27,7 @@ from coterie import errors
 from coterie.privacy.entropy import Entropy, draw
 from coterie.privacy.secagg import client_rules as rules
 from coterie.privacy.secagg.client_rules import Host, Vector
-from coterie.privacy.secagg.client_state import Answered, ClientState, Phase, Secrets
+from coterie.privacy.secagg.client_state import Answered, ClientState, SecAggClientPhase, Secrets
 from coterie.privacy.secagg.endorsed import NOTHING, Asked
 from coterie.privacy.secagg.keys import KeyPair
 from coterie.privacy.secagg.parameters import LEAST_CLIENTS
@@ -51,56 +51,58 @@ from coterie.protocol.secagg import (
 )
 from coterie.protocol.signing import Domain, SigningKey
 
-__all__ = ["LEAST_CLIENTS", "TABLE", "ClientState", "Phase", "aborted", "begin", "diagram", "mask", "step"]
+__all__ = ["LEAST_CLIENTS", "TABLE", "ClientState", "SecAggClientPhase", "aborted", "begin", "diagram", "mask", "step"]
 
 Answer: TypeAlias = Shares | Agreement | Reveal
 
 
 @dataclass(frozen=True)
-class Rule:
+class SecAggClientRule:
     """One entry of the table: the function, where it may lead, and what it may answer."""
 
     apply: Callable[..., tuple[ClientState, Any]]
-    leads_to: tuple[Phase, ...]
+    leads_to: tuple[SecAggClientPhase, ...]
     answers: tuple[type[Any], ...] = ()
 
 
-_END = Rule(rules.take_outcome, (Phase.ENDED,))
+_END = SecAggClientRule(rules.take_outcome, (SecAggClientPhase.ENDED,))
 
-TABLE: Mapping[Phase, Mapping[type[Any], Rule]] = {
-    Phase.ROSTER: {
-        Roster: Rule(rules.take_roster, (Phase.SHARES,), (Shares,)),
+TABLE: Mapping[SecAggClientPhase, Mapping[type[Any], SecAggClientRule]] = {
+    SecAggClientPhase.ROSTER: {
+        Roster: SecAggClientRule(rules.take_roster, (SecAggClientPhase.SHARES,), (Shares,)),
         Outcome: _END,
     },
-    Phase.SHARES: {
-        SharesFor: Rule(rules.take_shares, (Phase.VECTOR,)),
+    SecAggClientPhase.SHARES: {
+        SharesFor: SecAggClientRule(rules.take_shares, (SecAggClientPhase.VECTOR,)),
         Outcome: _END,
     },
-    Phase.VECTOR: {
-        Vector: Rule(rules.mask_vector, (Phase.SURVIVORS,), (bytes,)),
+    SecAggClientPhase.VECTOR: {
+        Vector: SecAggClientRule(rules.mask_vector, (SecAggClientPhase.SURVIVORS,), (bytes,)),
         Outcome: _END,
     },
-    Phase.SURVIVORS: {
-        Vector: Rule(rules.mask_again, (Phase.SURVIVORS,), (bytes,)),
-        Survivors: Rule(rules.take_survivors, (Phase.AGREEMENTS, Phase.OUTCOME), (Agreement, Reveal)),
+    SecAggClientPhase.SURVIVORS: {
+        Vector: SecAggClientRule(rules.mask_again, (SecAggClientPhase.SURVIVORS,), (bytes,)),
+        Survivors: SecAggClientRule(
+            rules.take_survivors, (SecAggClientPhase.AGREEMENTS, SecAggClientPhase.OUTCOME), (Agreement, Reveal)
+        ),
         Outcome: _END,
     },
-    Phase.AGREEMENTS: {
-        Agreements: Rule(rules.take_agreements, (Phase.OUTCOME,), (Reveal,)),
+    SecAggClientPhase.AGREEMENTS: {
+        Agreements: SecAggClientRule(rules.take_agreements, (SecAggClientPhase.OUTCOME,), (Reveal,)),
         Outcome: _END,
     },
-    Phase.OUTCOME: {
+    SecAggClientPhase.OUTCOME: {
         Outcome: _END,
     },
-    Phase.ENDED: {},
+    SecAggClientPhase.ENDED: {},
 }
 
-_PHASE_OF: Mapping[type[BaseModel], Phase] = {
-    Roster: Phase.ROSTER,
-    SharesFor: Phase.SHARES,
-    Survivors: Phase.SURVIVORS,
-    Agreements: Phase.AGREEMENTS,
-    Outcome: Phase.ENDED,
+_PHASE_OF: Mapping[type[BaseModel], SecAggClientPhase] = {
+    Roster: SecAggClientPhase.ROSTER,
+    SharesFor: SecAggClientPhase.SHARES,
+    Survivors: SecAggClientPhase.SURVIVORS,
+    Agreements: SecAggClientPhase.AGREEMENTS,
+    Outcome: SecAggClientPhase.ENDED,
 }
 _ANSWERS: Mapping[str, type[Answer]] = {kind.__name__: kind for kind in (Shares, Agreement, Reveal)}
 
@@ -144,7 +146,7 @@ def begin(
     message = keys_message(terms, plan=plan, model=model, device=device, **public)
     advertised = AdvertiseKeys(**public, signature=identity.sign(Domain.SECURE_KEYS, message), endorsement=endorsement)
     state = ClientState(
-        phase=Phase.ROSTER,
+        phase=SecAggClientPhase.ROSTER,
         terms=terms,
         plan=plan,
         model=model,
@@ -172,7 +174,7 @@ def step(
             "The device's identity key is not the one that it began this attempt with.", code="key_invalid"
         )
     after, answer = rule.apply(state, message, Host(identity, entropy))
-    if after.phase in (state.phase, Phase.ENDED):
+    if after.phase in (state.phase, SecAggClientPhase.ENDED):
         return after, answer
     said = Answered(told) if answer is None else Answered(told, type(answer).__name__, answer.model_dump(mode="json"))
     return replace(after, answered={**state.answered, state.phase: said}), answer
@@ -198,11 +200,11 @@ def aborted(state: ClientState) -> ClientState:
 
 def diagram() -> str:
     """The table as a Mermaid state diagram."""
-    lines = ["stateDiagram-v2", f"    [*] --> {Phase.ROSTER.value}: AdvertiseKeys"]
+    lines = ["stateDiagram-v2", f"    [*] --> {SecAggClientPhase.ROSTER.value}: AdvertiseKeys"]
     for phase, row in TABLE.items():
         for kind, rule in row.items():
             lines += [f"    {phase.value} --> {target.value}: {kind.__name__}" for target in rule.leads_to]
-    return "\n".join([*lines, f"    {Phase.ENDED.value} --> [*]"]) + "\n"
+    return "\n".join([*lines, f"    {SecAggClientPhase.ENDED.value} --> [*]"]) + "\n"
 
 
 def _earlier_answer(state: ClientState, message: ToClient, told: str) -> Answer | None:

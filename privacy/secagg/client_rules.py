@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from coterie import errors
 from coterie.privacy.entropy import Entropy
 from coterie.privacy.secagg import channel, ring, shamir
-from coterie.privacy.secagg.client_state import ClientState, Held, Phase, Secrets
+from coterie.privacy.secagg.client_state import ClientState, Held, SecAggClientPhase, Secrets
 from coterie.privacy.secagg.derivations import channel_keys, commitment, own_mask, pair_masks
 from coterie.privacy.secagg.encoding import vector_spec
 from coterie.privacy.secagg.endorsed import check, subjects
@@ -67,7 +67,7 @@ def take_roster(state: ClientState, roster: Roster, host: Host) -> tuple[ClientS
     check(found, found, state.asked, "roster")
     known = replace(
         state,
-        phase=Phase.SHARES,
+        phase=SecAggClientPhase.SHARES,
         advertised=own,
         clients=roster.clients,
         roster=roster.digest,
@@ -186,7 +186,7 @@ def take_shares(state: ClientState, message: SharesFor, host: Host) -> tuple[Cli
                 f"Of device {device}, place {place}: {error.message.rstrip('.')}", code="secagg_box"
             ) from None
         held[place] = _shares_in_box(place, both)
-    return replace(state, phase=Phase.VECTOR, channels={}, held=held), None
+    return replace(state, phase=SecAggClientPhase.VECTOR, channels={}, held=held), None
 
 
 def _shares_in_box(place: int, both: bytes) -> Held:
@@ -207,7 +207,7 @@ class Vector:
 def mask_vector(state: ClientState, vector: Vector) -> tuple[ClientState, bytes]:
     """Add the own mask and those of all pairs, and pack: the only form in which the vector leaves."""
     packed = _masked(state, vector)
-    return replace(state, phase=Phase.SURVIVORS, vector=sha256_hex(packed)), packed
+    return replace(state, phase=SecAggClientPhase.SURVIVORS, vector=sha256_hex(packed)), packed
 
 
 def mask_again(state: ClientState, vector: Vector) -> tuple[ClientState, bytes]:
@@ -263,7 +263,7 @@ def take_survivors(state: ClientState, message: Survivors, host: Host) -> tuple[
     if state.terms.mode == "semi_honest":
         return reveal(accepted, alive)
     signature = host.identity.sign(Domain.SECURE_SURVIVORS, agreement_message(state.context, message.digest))
-    return replace(accepted, phase=Phase.AGREEMENTS), Agreement(signature=signature)
+    return replace(accepted, phase=SecAggClientPhase.AGREEMENTS), Agreement(signature=signature)
 
 
 def take_agreements(state: ClientState, message: Agreements, host: Host) -> tuple[ClientState, Reveal]:
@@ -297,7 +297,7 @@ def reveal(state: ClientState, alive: frozenset[int]) -> tuple[ClientState, Reve
         self_shares={place: held.seed for place, held in state.held.items() if place in alive},
         mask_shares={place: held.mask_key for place, held in state.held.items() if place not in alive},
     )
-    return replace(state, phase=Phase.OUTCOME, secrets=None, held={}), answer
+    return replace(state, phase=SecAggClientPhase.OUTCOME, secrets=None, held={}), answer
 
 
 def take_outcome(state: ClientState, message: Outcome, host: Host) -> tuple[ClientState, None]:

@@ -16,7 +16,7 @@ from coterie.protocol.secagg import RosterEntry, SecureTerms
 FORMAT = 1
 
 
-class Phase(Enum):
+class SecAggClientPhase(Enum):
     """What the client waits for; the value is what its host has to fetch."""
 
     ROSTER = "roster"
@@ -75,7 +75,7 @@ class ClientState:
     answered: phase → the message that ended it.
     """
 
-    phase: Phase
+    phase: SecAggClientPhase
     terms: SecureTerms
     plan: str
     model: str
@@ -91,7 +91,7 @@ class ClientState:
     vector: str | None = None
     alive: str = ""
     listed: str = ""
-    answered: Mapping[Phase, Answered] = field(default_factory=dict[Phase, Answered])
+    answered: Mapping[SecAggClientPhase, Answered] = field(default_factory=dict[SecAggClientPhase, Answered])
     asked: Asked = NOTHING
     subjects: Mapping[int, str] = field(default_factory=dict[int, str])
 
@@ -118,7 +118,7 @@ class ClientState:
 
     def without_secrets(self) -> "ClientState":
         """The state once there is nothing left to say: nobody who reads it later learns anything that was secret."""
-        return replace(self, phase=Phase.ENDED, secrets=None, channels={}, held={}, answered={})
+        return replace(self, phase=SecAggClientPhase.ENDED, secrets=None, channels={}, held={}, answered={})
 
     def __repr__(self) -> str:
         return f"ClientState(attempt={self.terms.attempt}, awaits={self.awaits}, position={self.position})"
@@ -170,7 +170,7 @@ def _from_json(value: Mapping[str, Any]) -> ClientState:
         raise ValueError("another format")
     entries = [RosterEntry.model_validate(entry) for entry in value["neighbours"]]
     return ClientState(
-        phase=Phase(value["phase"]),
+        phase=SecAggClientPhase(value["phase"]),
         terms=SecureTerms.model_validate(value["terms"]),
         plan=value["plan"],
         model=value["model"],
@@ -186,7 +186,7 @@ def _from_json(value: Mapping[str, Any]) -> ClientState:
         vector=value["vector"],
         alive=value["alive"],
         listed=value["listed"],
-        answered={Phase(phase): Answered(*told) for phase, told in value["answered"].items()},
+        answered={SecAggClientPhase(phase): Answered(*told) for phase, told in value["answered"].items()},
         asked=Asked(frozenset(value["asked"][0]), value["asked"][1]),
         subjects={int(place): subject for place, subject in value["subjects"].items()},
     )

@@ -13,7 +13,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from coterie.privacy.secagg.shamir import Shares, rebuild_many
+from coterie.privacy.secagg.shamir import FieldShares, rebuild_many
 
 TRIES = 4096
 """Choices of shares that are tried before a secret is given up: enough for five wrong of 43 with a threshold of 27."""
@@ -28,7 +28,7 @@ class Sealed:
     """A secret to be opened: shares [m, 9] number `points`, and whether 32 bytes are it."""
 
     points: Sequence[int]
-    shares: Shares = field(repr=False)
+    shares: FieldShares = field(repr=False)
     fits: Fits
 
 

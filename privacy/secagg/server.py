@@ -36,7 +36,7 @@ from coterie.privacy.secagg.server_rules import (
     Step,
     Unmask,
 )
-from coterie.privacy.secagg.server_state import Blame, Cause, Dealt, Opened, Phase, ServerState
+from coterie.privacy.secagg.server_state import Blame, Cause, Dealt, Opened, SecAggPhase, ServerState
 from coterie.privacy.secagg.survivors import quorum, survivors_digest
 from coterie.protocol.secagg import (
     Agreement,
@@ -61,7 +61,7 @@ __all__ = [
     "Fail",
     "MaskedArrived",
     "Opened",
-    "Phase",
+    "SecAggPhase",
     "PhaseDeadline",
     "Revealed",
     "Send",
@@ -85,36 +85,36 @@ __all__ = [
 
 
 @dataclass(frozen=True)
-class Rule:
+class SecAggRule:
     """One entry of the table: the function, and where it may lead beside the phase it is in."""
 
     apply: Callable[[ServerState, Any], Step]
-    leads_to: tuple[Phase, ...] = ()
+    leads_to: tuple[SecAggPhase, ...] = ()
 
 
-TABLE: Mapping[Phase, Mapping[type[Event], Rule]] = {
-    Phase.KEYS: {
-        Advertised: Rule(rules.advertise),
-        PhaseDeadline: Rule(rules.close_keys, (Phase.SHARES, Phase.FAILED)),
+TABLE: Mapping[SecAggPhase, Mapping[type[Event], SecAggRule]] = {
+    SecAggPhase.KEYS: {
+        Advertised: SecAggRule(rules.advertise),
+        PhaseDeadline: SecAggRule(rules.close_keys, (SecAggPhase.SHARES, SecAggPhase.FAILED)),
     },
-    Phase.SHARES: {
-        Shared: Rule(rules.deal, (Phase.MASKED,)),
-        PhaseDeadline: Rule(rules.close_shares, (Phase.MASKED, Phase.FAILED)),
+    SecAggPhase.SHARES: {
+        Shared: SecAggRule(rules.deal, (SecAggPhase.MASKED,)),
+        PhaseDeadline: SecAggRule(rules.close_shares, (SecAggPhase.MASKED, SecAggPhase.FAILED)),
     },
-    Phase.MASKED: {
-        MaskedArrived: Rule(rules.arrive, (Phase.AGREEMENT, Phase.REVEAL, Phase.FAILED)),
-        PhaseDeadline: Rule(rules.close_masked, (Phase.AGREEMENT, Phase.REVEAL, Phase.FAILED)),
+    SecAggPhase.MASKED: {
+        MaskedArrived: SecAggRule(rules.arrive, (SecAggPhase.AGREEMENT, SecAggPhase.REVEAL, SecAggPhase.FAILED)),
+        PhaseDeadline: SecAggRule(rules.close_masked, (SecAggPhase.AGREEMENT, SecAggPhase.REVEAL, SecAggPhase.FAILED)),
     },
-    Phase.AGREEMENT: {
-        Agreed: Rule(rules.sign, (Phase.REVEAL,)),
-        PhaseDeadline: Rule(rules.close_agreement, (Phase.REVEAL, Phase.FAILED)),
+    SecAggPhase.AGREEMENT: {
+        Agreed: SecAggRule(rules.sign, (SecAggPhase.REVEAL,)),
+        PhaseDeadline: SecAggRule(rules.close_agreement, (SecAggPhase.REVEAL, SecAggPhase.FAILED)),
     },
-    Phase.REVEAL: {
-        Revealed: Rule(rules.reveal, (Phase.SUMMED, Phase.FAILED)),
-        PhaseDeadline: Rule(rules.close_reveal, (Phase.SUMMED, Phase.FAILED)),
+    SecAggPhase.REVEAL: {
+        Revealed: SecAggRule(rules.reveal, (SecAggPhase.SUMMED, SecAggPhase.FAILED)),
+        PhaseDeadline: SecAggRule(rules.close_reveal, (SecAggPhase.SUMMED, SecAggPhase.FAILED)),
     },
-    Phase.SUMMED: {PhaseDeadline: Rule(rules.late)},
-    Phase.FAILED: {PhaseDeadline: Rule(rules.late)},
+    SecAggPhase.SUMMED: {PhaseDeadline: SecAggRule(rules.late)},
+    SecAggPhase.FAILED: {PhaseDeadline: SecAggRule(rules.late)},
 }
 
 
@@ -124,7 +124,7 @@ def open_attempt(terms: SecureTerms, *, plan: str, model: str) -> ServerState:
     plan: the plan's id.
     model: `roster.model_digest` of their tasks.
     """
-    return ServerState(phase=Phase.KEYS, terms=terms, plan=plan, model=model)
+    return ServerState(phase=SecAggPhase.KEYS, terms=terms, plan=plan, model=model)
 
 
 def begin(
@@ -158,29 +158,29 @@ def step(state: ServerState, event: Event) -> tuple[ServerState, tuple[Effect, .
 def resume(state: ServerState) -> tuple[Effect, ...]:
     """What to do after a restart, so that the attempt goes on where it was; doing it twice is harmless."""
     match state.phase:
-        case Phase.KEYS:
+        case SecAggPhase.KEYS:
             return ()
-        case Phase.SHARES:
+        case SecAggPhase.SHARES:
             return (Send("roster"),)
-        case Phase.MASKED:
+        case SecAggPhase.MASKED:
             return (Send("shares"),)
-        case Phase.AGREEMENT:
+        case SecAggPhase.AGREEMENT:
             return (Send("survivors"),)
-        case Phase.REVEAL:
+        case SecAggPhase.REVEAL:
             return (Send("agreements" if state.terms.mode == "consistent" else "survivors"),)
-        case Phase.SUMMED:
+        case SecAggPhase.SUMMED:
             return (Unmask(),)
-        case Phase.FAILED:
+        case SecAggPhase.FAILED:
             return (Fail(state.cause, outcome_for(state).detail),) if state.cause else ()
 
 
 def awaited(state: ServerState) -> tuple[int, ...]:
     """The places whose answer is still out in this phase, ascending; nobody's where devices are not yet placed."""
-    out: Mapping[Phase, Callable[[], Iterable[int]]] = {
-        Phase.SHARES: lambda: set(range(state.clients)) - state.dealt.keys(),
-        Phase.MASKED: lambda: state.dealt.keys() - state.arrived,
-        Phase.AGREEMENT: lambda: state.arrived - state.agreed,
-        Phase.REVEAL: lambda: rules.asked_to_reveal(state) - state.revealed.keys(),
+    out: Mapping[SecAggPhase, Callable[[], Iterable[int]]] = {
+        SecAggPhase.SHARES: lambda: set(range(state.clients)) - state.dealt.keys(),
+        SecAggPhase.MASKED: lambda: state.dealt.keys() - state.arrived,
+        SecAggPhase.AGREEMENT: lambda: state.arrived - state.agreed,
+        SecAggPhase.REVEAL: lambda: rules.asked_to_reveal(state) - state.revealed.keys(),
     }
     return tuple(sorted(out[state.phase]())) if state.phase in out else ()
 
@@ -238,7 +238,7 @@ def outcome_for(state: ServerState) -> Outcome:
     """What became of the attempt."""
     if state.cause is not None:
         return Outcome(state="failed", cause=state.cause.value, detail=f"{state.cause.sentence}: {state.detail}")
-    return Outcome(state="summed" if state.phase is Phase.SUMMED else "open")
+    return Outcome(state="summed" if state.phase is SecAggPhase.SUMMED else "open")
 
 
 def plan_masks(state: ServerState) -> tuple[MaskSeed, ...]:
@@ -263,8 +263,8 @@ def plan_masks(state: ServerState) -> tuple[MaskSeed, ...]:
 
 def diagram() -> str:
     """The table as a Mermaid state diagram."""
-    lines = ["stateDiagram-v2", f"    [*] --> {Phase.KEYS.value}"]
+    lines = ["stateDiagram-v2", f"    [*] --> {SecAggPhase.KEYS.value}"]
     for phase, row in TABLE.items():
         for event, rule in row.items():
             lines += [f"    {phase.value} --> {target.value}: {event.__name__}" for target in rule.leads_to]
-    return "\n".join([*lines, *(f"    {phase.value} --> [*]" for phase in Phase if phase.final)]) + "\n"
+    return "\n".join([*lines, *(f"    {phase.value} --> [*]" for phase in SecAggPhase if phase.final)]) + "\n"

@@ -15,7 +15,7 @@ from coterie.privacy.secagg.keys import KeyPair, check_public
 from coterie.privacy.secagg.opening import Fits, Found, Sealed, open_all
 from coterie.privacy.secagg.parameters import parameters
 from coterie.privacy.secagg.roster import ordered, roster_digest, verify_keys
-from coterie.privacy.secagg.server_state import Blame, Cause, Dealt, Opened, Phase, ServerState
+from coterie.privacy.secagg.server_state import Blame, Cause, Dealt, Opened, SecAggPhase, ServerState
 from coterie.privacy.secagg.shares import decode_shares
 from coterie.privacy.secagg.survivors import agreement_message, fallen_apart, fewest_survivors, quorum, survivors_digest
 from coterie.protocol.canonical import sha256_hex
@@ -131,7 +131,7 @@ def close_keys(state: ServerState, event: PhaseDeadline) -> Step:
         return _fail(state, Cause.NO_PARAMETERS, error.message)
     places = ordered(state.entries, terms.attempt)
     entries = tuple(state.entries[index].model_copy(update={"position": place}) for place, index in enumerate(places))
-    return replace(state, phase=Phase.SHARES, entries=entries, roster=roster_digest(entries)), (Send("roster"),)
+    return replace(state, phase=SecAggPhase.SHARES, entries=entries, roster=roster_digest(entries)), (Send("roster"),)
 
 
 def deal(state: ServerState, event: Shared) -> Step:
@@ -153,7 +153,7 @@ def close_shares(state: ServerState, event: PhaseDeadline) -> Step:
     least = fewest_survivors(state.terms, state.parameters)
     if len(kept) < least:
         return _fail(state, Cause.TOO_FEW_DEALT, f"{len(kept)} of at least {least}")
-    return replace(state, phase=Phase.MASKED, dealt=kept), (Send("shares"),)
+    return replace(state, phase=SecAggPhase.MASKED, dealt=kept), (Send("shares"),)
 
 
 def _well_connected(state: ServerState) -> dict[int, Dealt]:
@@ -191,7 +191,7 @@ def close_masked(state: ServerState, event: PhaseDeadline) -> Step:
     lonely = _place_below_threshold(state, state.arrived)
     if lonely is not None:
         return _fail(state, Cause.TOO_FEW_SURVIVORS, f"of the neighbours of place {lonely}")
-    phase = Phase.AGREEMENT if state.terms.mode == "consistent" else Phase.REVEAL
+    phase = SecAggPhase.AGREEMENT if state.terms.mode == "consistent" else SecAggPhase.REVEAL
     return replace(state, phase=phase), (Send("survivors"),)
 
 
@@ -211,7 +211,7 @@ def close_agreement(state: ServerState, event: PhaseDeadline) -> Step:
     lonely = _place_below_threshold(state, state.agreed)
     if lonely is not None:
         return _fail(state, Cause.TOO_FEW_AGREED, f"of the neighbours of place {lonely}")
-    return replace(state, phase=Phase.REVEAL), (Send("agreements"),)
+    return replace(state, phase=SecAggPhase.REVEAL), (Send("agreements"),)
 
 
 def reveal(state: ServerState, event: Revealed) -> Step:
@@ -257,7 +257,7 @@ def close_reveal(state: ServerState, event: PhaseDeadline) -> Step:
     shut = sorted(blame.dealer for blame in blamed if blame.revealer is None)
     if shut:
         return _fail(judged, Cause.WRONG_SHARES, "that of place " + ", ".join(map(str, shut)))
-    return replace(judged, phase=Phase.SUMMED, opened=opened, revealed={}), (Unmask(),)
+    return replace(judged, phase=SecAggPhase.SUMMED, opened=opened, revealed={}), (Unmask(),)
 
 
 def late(state: ServerState, event: PhaseDeadline) -> Step:
@@ -317,7 +317,7 @@ def _check_asked(position: int, asked: frozenset[int]) -> None:
 
 def _fail(state: ServerState, cause: Cause, detail: str) -> Step:
     return (
-        replace(state, phase=Phase.FAILED, revealed={}, cause=cause, detail=detail),
+        replace(state, phase=SecAggPhase.FAILED, revealed={}, cause=cause, detail=detail),
         (Fail(cause, f"{cause.sentence}: {detail}"),),
     )
 

@@ -21,7 +21,7 @@ from coterie.protocol.secagg import Reveal, RosterEntry, SecureTerms
 FORMAT = 1
 
 
-class Phase(Enum):
+class SecAggPhase(Enum):
     """What the coordinator collects; the last two are ends."""
 
     KEYS = "keys"
@@ -35,7 +35,7 @@ class Phase(Enum):
     @property
     def final(self) -> bool:
         """Whether nothing is collected any more."""
-        return self in (Phase.SUMMED, Phase.FAILED)
+        return self in (SecAggPhase.SUMMED, SecAggPhase.FAILED)
 
 
 class Cause(Enum):
@@ -114,7 +114,7 @@ class ServerState:
     cause, detail: why there is no sum.
     """
 
-    phase: Phase
+    phase: SecAggPhase
     terms: SecureTerms
     plan: str
     model: str
@@ -211,7 +211,7 @@ def _from_json(value: Mapping[str, Any]) -> ServerState:
         raise ValueError("another format")
     opened = value["opened"]
     return ServerState(
-        phase=Phase(value["phase"]),
+        phase=SecAggPhase(value["phase"]),
         terms=SecureTerms.model_validate(value["terms"]),
         plan=value["plan"],
         model=value["model"],

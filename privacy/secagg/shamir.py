@@ -23,11 +23,11 @@ LIMBS = 9
 _LIMB_BITS = 31
 _P = np.uint64(PRIME)
 
-Shares = npt.NDArray[np.uint32]
+FieldShares = npt.NDArray[np.uint32]
 """Field elements: one row of nine for each share."""
 
 
-def share(secret: bytes, threshold: int, count: int, entropy: Entropy = urandom) -> Shares:
+def share(secret: bytes, threshold: int, count: int, entropy: Entropy = urandom) -> FieldShares:
     """Shares number 1 to `count` of a 32-byte secret, [count, 9]; any `threshold` of them open it.
 
     Raises errors.ArgumentValueError (``secagg_shares``) unless 1 ≤ threshold ≤ count < 2**31 and the secret has 32
@@ -47,7 +47,7 @@ def share(secret: bytes, threshold: int, count: int, entropy: Entropy = urandom)
     return ((values + np.array(limbs, np.uint64)) % _P).astype(np.uint32)
 
 
-def rebuild(points: Sequence[int], shares: Shares, threshold: int) -> bytes:
+def rebuild(points: Sequence[int], shares: FieldShares, threshold: int) -> bytes:
     """The secret from the shares [m, 9] number `points`, of which the first `threshold` are used.
 
     Wrong shares give a wrong secret or an error, never a sign of which: compare the secret with what was published of
@@ -63,7 +63,7 @@ def rebuild(points: Sequence[int], shares: Shares, threshold: int) -> bytes:
     return secret
 
 
-def rebuild_many(points: npt.NDArray[np.uint64], shares: Shares) -> list[bytes | None]:
+def rebuild_many(points: npt.NDArray[np.uint64], shares: FieldShares) -> list[bytes | None]:
     """The secrets of many clients at once, each from as many shares: points [v, t], shares [v, t, 9].
 
     None where the shares are not those of 32 bytes. Raises errors.ArgumentValueError (``secagg_shares``) as `rebuild`.

@@ -15,7 +15,7 @@ from coterie.protocol.control import Role
 from coterie.protocol.http_signatures import RequestSignature, check_content_digest, parse_signature
 from coterie.protocol.session import SessionTerms
 from coterie.server.auth.caller import Caller
-from coterie.server.auth.policy import POLICY, Credential, Principal, Rule, Scope
+from coterie.server.auth.policy import POLICY, Credential, Principal, RouteRule, Scope
 from coterie.server.auth.signatures import signed_fields, verify_head
 from coterie.server.clock import now_ms
 from coterie.server.coordinator import Coordinator
@@ -83,7 +83,7 @@ def coordinator_of(request: Request) -> Coordinator:
     return request.app.state.coordinator
 
 
-def rule_of(method: str, path: str) -> Rule:
+def rule_of(method: str, path: str) -> RouteRule:
     """What the policy table asks of a route. Raises InternalError for a route without a row."""
     rule = POLICY.get((method, path))
     if rule is None:
@@ -116,7 +116,7 @@ async def _known(coordinator: Coordinator, token: Token) -> TokenRow:
     return row
 
 
-async def _caller(request: Request, rule: Rule) -> Caller:
+async def _caller(request: Request, rule: RouteRule) -> Caller:
     row = await _known(coordinator_of(request), _bearer(request))
     if row.kind not in rule.roles:
         wanted = " or ".join(role for role in get_args(Role) if role in rule.roles)
@@ -132,7 +132,7 @@ async def _caller(request: Request, rule: Rule) -> Caller:
     return caller
 
 
-async def _newcomer(request: Request, rule: Rule) -> Enroller | Invited:
+async def _newcomer(request: Request, rule: RouteRule) -> Enroller | Invited:
     row = await _known(coordinator_of(request), _bearer(request))
     wanted, who = ("party", "a party joins") if "invited" in rule.roles else ("enrol, edge", "devices join")
     if JOINS.get(row.kind) not in rule.roles:
@@ -146,7 +146,7 @@ async def _newcomer(request: Request, rule: Rule) -> Enroller | Invited:
     return Enroller(row.id, row.population, client_bounds(row))
 
 
-async def _signer(request: Request, rule: Rule) -> SignedRequest:
+async def _signer(request: Request, rule: RouteRule) -> SignedRequest:
     """The device or party that signed this request: nothing of its body is read before that is proven. A streamed body
     is the route's to check.
     """
@@ -221,7 +221,7 @@ def _proven(request: Request, fields: Mapping[str, str], signature: RequestSigna
     return expires
 
 
-async def gate(request: Request, rule: Rule) -> None:
+async def gate(request: Request, rule: RouteRule) -> None:
     """Let a request through only with the credential asked for."""
     match rule.credential:
         case None:

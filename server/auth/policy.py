@@ -49,7 +49,7 @@ class Scope(Enum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rule:
+class RouteRule:
     """What a route asks for.
 
     roles: whom it takes; nobody named: everybody. streamed: the signature covers a body that the handler checks while
@@ -71,13 +71,13 @@ class Rule:
         return kinds.pop() if kinds else None
 
 
-def _to(*roles: Principal, scope: Scope = Scope.ROWS, streamed: bool = False) -> Rule:
-    return Rule(roles=frozenset(roles), scope=scope, streamed=streamed)
+def _to(*roles: Principal, scope: Scope = Scope.ROWS, streamed: bool = False) -> RouteRule:
+    return RouteRule(roles=frozenset(roles), scope=scope, streamed=streamed)
 
 
-PUBLIC: Final = Rule()
+PUBLIC: Final = RouteRule()
 
-POLICY: Final[Mapping[tuple[str, str], Rule]] = {
+POLICY: Final[Mapping[tuple[str, str], RouteRule]] = {
     ("GET", "/"): PUBLIC,
     ("GET", "/healthz"): PUBLIC,
     ("GET", "/readyz"): PUBLIC,

@@ -9,7 +9,7 @@ from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from coterie.aggregation.engine import Phase, Round
+from coterie.aggregation.engine import Round, RoundPhase
 from coterie.aggregation.plan.manifest import METRICS, Manifest
 from coterie.protocol import spread
 from coterie.protocol.metrics import MetricSums
@@ -25,7 +25,7 @@ async def give(session: AsyncSession, row: RoundRow, value: Round) -> None:
     task = await upstream.find(session, row.upstream or "")
     if task is None:
         return
-    if value.phase is not Phase.COMMITTED:
+    if value.phase is not RoundPhase.COMMITTED:
         cause = value.cause.value if value.cause else ""
         await upstream.move(session, task.id, upstream.FAILED, detail=f"{cause}: {value.detail or 'no more is known'}")
         return

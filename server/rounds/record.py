@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from coterie.aggregation.engine import Phase, Round
+from coterie.aggregation.engine import Round, RoundPhase
 from coterie.aggregation.record import RoundRecord
 from coterie.protocol.device import DIVERGED
 from coterie.protocol.participants import Participant
@@ -74,7 +74,7 @@ async def uploaded(session: AsyncSession, experiment: ExperimentRow, number: int
 
 
 def _with_reasons(value: Round, given_up: Mapping[str, int]) -> str | None:
-    if value.phase is not Phase.ABANDONED or not given_up:
+    if value.phase is not RoundPhase.ABANDONED or not given_up:
         return value.detail
     told = "devices gave tasks up: " + ", ".join(f"{code} ({count})" for code, count in given_up.items())
     return f"{value.detail}; {told}" if value.detail else told

@@ -14,7 +14,7 @@ from typing import Any
 import structlog
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from coterie.aggregation.engine import Phase, Round
+from coterie.aggregation.engine import Round, RoundPhase
 from coterie.aggregation.private import costs
 from coterie.aggregation.private.secure_aggregation import secure_of, shares_noise
 from coterie.aggregation.round import Cause as RoundCause
@@ -98,7 +98,7 @@ class Spending:
         """Give back what a round that has been abandoned did not spend. A broken ledger keeps it reserved, and holds
         up nothing: an experiment can be stopped whatever became of its books.
         """
-        if value.phase is not Phase.ABANDONED or privacy_of(experiments.request_of(experiment)) is None:
+        if value.phase is not RoundPhase.ABANDONED or privacy_of(experiments.request_of(experiment)) is None:
             return
         cause = Cause.STOPPED if value.cause is RoundCause.STOPPED else Cause.ABANDONED
         try:

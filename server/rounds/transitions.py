@@ -20,8 +20,8 @@ from coterie.aggregation.engine import (
     Close,
     EvaluationFailed,
     Event,
-    Phase,
     Round,
+    RoundPhase,
     StopRequested,
     TaskFailed,
     due,
@@ -113,7 +113,7 @@ class Rounds:
         """
         request = experiments.request_of(experiment)
         trusted = request.rounds.trusted
-        if trusted is None or opened is None or opened.value.phase is not Phase.COLLECTING:
+        if trusted is None or opened is None or opened.value.phase is not RoundPhase.COLLECTING:
             return opened
         states = await tasks.tried(session, experiment.id, opened.value.number, "train", trusted)
         enrolled = await devices.enrolled(session, trusted, experiment.population)
@@ -141,7 +141,7 @@ class Rounds:
         # A deadline belongs to the phase that set it.
         moved = {"deadline_at": None} if value.phase is not before.phase else {}
         await experiments.save_round(session, row, value, {**(changes or {}), **moved, **_deadline(row, value)})
-        if before.phase is Phase.AGGREGATING and value.phase is not before.phase:
+        if before.phase is RoundPhase.AGGREGATING and value.phase is not before.phase:
             # The noised value is durable, or will never be.
             await self.spending.ledger.forget_noise(session, row.experiment, row.number)
         if value.phase.final:
@@ -234,7 +234,7 @@ class Rounds:
         """Make true what the end of a round makes true. Returns the next round, if one begins. before: its value until
         now.
         """
-        committed = value.phase is Phase.COMMITTED
+        committed = value.phase is RoundPhase.COMMITTED
         await jobs.drop(session, row.experiment, row.number, now_ms())
         await self.spending.settle(session, experiment, value)
         cause = value.cause.value if value.cause else "round_over"

@@ -14,16 +14,24 @@ from typing import Final
 from coterie.errors import ArgumentValueError, SecureAggregationRefused, Unauthenticated
 from coterie.privacy.secagg import server
 from coterie.privacy.secagg.roster import model_digest
-from coterie.privacy.secagg.server import Advertised, Agreed, MaskedArrived, Phase, PhaseDeadline, Revealed, Shared
+from coterie.privacy.secagg.server import (
+    Advertised,
+    Agreed,
+    MaskedArrived,
+    PhaseDeadline,
+    Revealed,
+    SecAggPhase,
+    Shared,
+)
 from coterie.protocol.device import Task
 from coterie.protocol.secagg import Agreement, Reveal, SecureTerms, Shares
 
 REFUSALS: Final = (SecureAggregationRefused, Unauthenticated, ArgumentValueError)
 Said = Shares | Agreement | Reveal | None
 _MESSAGES: Final[Mapping[str, type[Shares] | type[Agreement] | type[Reveal]]] = {
-    Phase.SHARES.value: Shares,
-    Phase.AGREEMENT.value: Agreement,
-    Phase.REVEAL.value: Reveal,
+    SecAggPhase.SHARES.value: Shares,
+    SecAggPhase.AGREEMENT.value: Agreement,
+    SecAggPhase.REVEAL.value: Reveal,
 }
 
 
@@ -117,4 +125,4 @@ def event_of(place: int, said: Said) -> server.Event:
 
 def read(phase: str, text: str) -> Said:
     """A message of a phase out of the mailbox; None for a masked vector, of which the machine sees nothing."""
-    return None if phase == Phase.MASKED.value else _MESSAGES[phase].model_validate_json(text)
+    return None if phase == SecAggPhase.MASKED.value else _MESSAGES[phase].model_validate_json(text)

@@ -26,7 +26,7 @@ from coterie.protocol.private_files import make_private_folder
 from coterie.server.faults import Faults
 from coterie.server.store.blob_files import BlobFiles
 from coterie.server.store.objects import Objects, Shelf, key_of
-from coterie.server.store.parts import Parts
+from coterie.server.store.parts import UploadParts
 
 CHUNK = 1024 * 1024
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
@@ -79,7 +79,7 @@ class BlobStore:
         self.local = local
         self.scratch = local / "scratch"
         self.files = BlobFiles(objects, local / "copies")
-        self.parts = Parts(objects)
+        self.parts = UploadParts(objects)
         self._objects = objects
         self._faults = faults
         self._written: dict[str, float] = {}

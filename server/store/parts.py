@@ -30,7 +30,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Parts:
+class UploadParts:
     """The parts in a store."""
 
     objects: Objects

@@ -10,7 +10,7 @@ from coterie.aggregation.plan.bundle import Plan
 from coterie.client_sdk.device.trainers.base import Tensors, Trainer
 from coterie.errors import ConfigurationError
 from coterie.simulation.population import Client
-from coterie.simulation.shares import Shares
+from coterie.simulation.shares import WorkShares
 from coterie.simulation.work import Assignment, Measured, Trained
 
 HELD = 8
@@ -56,7 +56,7 @@ class Setting:
     trainer: Trainer | str
     workers: int
     threads: int
-    shares: Shares
+    shares: WorkShares
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ from coterie.simulation.partition.checks import check, fill, real, require, stre
 from coterie.simulation.partition.value import Partition
 
 Law = Literal["linear", "square", "exponential", "lognormal", "dirichlet"]
-Shares = NDArray[Any]
+ClientShares = NDArray[Any]
 
-_LAWS: Mapping[str, Callable[[int, float, np.random.Generator], Shares]] = {
+_LAWS: Mapping[str, Callable[[int, float, np.random.Generator], ClientShares]] = {
     "linear": lambda clients, strength, draw: np.arange(1, clients + 1) ** strength,
     "square": lambda clients, strength, draw: np.arange(1, clients + 1) ** (2 * strength),
     "exponential": lambda clients, strength, draw: np.exp(strength * (np.arange(clients) - clients + 1.0)),

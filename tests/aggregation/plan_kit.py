@@ -15,7 +15,7 @@ KEY = SigningKey.from_seed(bytes(32))
 
 
 @dataclass
-class Parts:
+class PlanParts:
     """What check_plan is given, to be spoiled."""
 
     manifest: dict[str, Any]
@@ -71,7 +71,7 @@ def stage_of(manifest: dict[str, Any], name: str) -> dict[str, Any]:
     return next(stage for stage in manifest["stages"] if stage["name"] == name)
 
 
-Change = Callable[[Parts], Any]
+Change = Callable[[PlanParts], Any]
 
 
 def moved(stage: str, tensor: str, **fields: Any) -> Change:

@@ -34,7 +34,7 @@ def test_tasks_stay_out_when_the_buffer_is_full() -> None:
     round = play(round, e.UpdateAccepted())
     assert e.open_slots(round, "train") == 1
     round = play(round, e.UpdateAccepted())
-    assert (round.phase, round.accepted, round.leased) == (e.Phase.AGGREGATING, 2, 2)
+    assert (round.phase, round.accepted, round.leased) == (e.RoundPhase.AGGREGATING, 2, 2)
     assert e.due(round)[1:] == (e.Do(e.Work.AGGREGATE), e.Ask("train", 2))
 
 
@@ -46,16 +46,16 @@ def test_an_update_between_two_rounds_counts_in_the_next() -> None:
     assert e.open_slots(round, "train") == 3
     ended = committed(round)
     after = e.start(2, V, CONFIG, place=1, before=ended)
-    assert (after.phase, dict(after.buffer), dict(after.leases)) == (e.Phase.COLLECTING, {0: 1}, {0: 1})
+    assert (after.phase, dict(after.buffer), dict(after.leases)) == (e.RoundPhase.COLLECTING, {0: 1}, {0: 1})
     assert (e.oldest(after), e.due(after)[-1]) == (0, e.Ask("train", 3, 600.0))
     after = play(after, e.TaskLeased(), e.UpdateAccepted(place=0))
-    assert (after.phase, dict(after.buffer), dict(after.leases)) == (e.Phase.AGGREGATING, {0: 2}, {1: 1})
+    assert (after.phase, dict(after.buffer), dict(after.leases)) == (e.RoundPhase.AGGREGATING, {0: 2}, {1: 1})
 
 
 def test_a_buffer_that_filled_while_aggregating_is_aggregated_at_once() -> None:
     round = play(fresh(), *[e.TaskLeased()] * 4, *[e.UpdateAccepted()] * 4)
     after = e.start(2, V, CONFIG, place=1, before=committed(round))
-    assert (after.phase, after.accepted, after.leased) == (e.Phase.AGGREGATING, 2, 0)
+    assert (after.phase, after.accepted, after.leased) == (e.RoundPhase.AGGREGATING, 2, 0)
     assert e.due(after)[1:] == (e.Do(e.Work.AGGREGATE), e.Ask("train", 4))
 
 
@@ -76,7 +76,7 @@ def test_what_lags_by_more_than_the_cap_is_closed_when_a_round_begins() -> None:
 def test_an_abandoned_round_passes_its_buffer_on_and_ages_nothing() -> None:
     round = play(fresh(min_updates=2), *[e.TaskLeased()] * 3, e.UpdateAccepted(), e.TaskFailed())
     ended = play(round, e.DeadlinePassed("train"))
-    assert (ended.phase, ended.cause) == (e.Phase.ABANDONED, e.Cause.TOO_FEW_UPDATES)
+    assert (ended.phase, ended.cause) == (e.RoundPhase.ABANDONED, e.Cause.TOO_FEW_UPDATES)
     assert ended.passed_on
     after = e.start(2, "b" * 64, replace(CONFIG, staleness_cap=0), place=0, before=ended)
     assert (dict(after.buffer), dict(after.leases)) == ({0: 1}, {0: 1})
@@ -96,8 +96,8 @@ def test_the_last_round_takes_its_tasks_back() -> None:
     assert (round.leased, e.open_slots(round, "train"), e.accepts(round, "train")) == (0, 0, False)
 
 
-@pytest.mark.parametrize("phase", [phase for phase in e.Phase if not phase.final])
-def test_a_stop_drops_everything(phase: e.Phase) -> None:
+@pytest.mark.parametrize("phase", [phase for phase in e.RoundPhase if not phase.final])
+def test_a_stop_drops_everything(phase: e.RoundPhase) -> None:
     round = replace(fresh(), phase=phase, version=V, leases={0: 2}, buffer={0: 2}, waiting={0: 1})
     ended = e.step(round, e.StopRequested())
     assert (ended.cause, ended.leased, dict(ended.waiting)) == (e.Cause.STOPPED, 0, {})
@@ -124,7 +124,7 @@ def test_a_round_that_only_evaluates_commits_its_base() -> None:
     done = play(round, *[e.EvaluationLeased()] * 2, *[e.EvaluationAccepted({"examples": 1.0})] * 2)
     assert e.due(done)[-1] == e.Do(e.Work.COMMIT, V)
     late = play(round, e.DeadlinePassed("evaluate"))
-    assert (late.phase, late.cause) == (e.Phase.ABANDONED, e.Cause.DEADLINE)
+    assert (late.phase, late.cause) == (e.RoundPhase.ABANDONED, e.Cause.DEADLINE)
 
 
 class Rounds(RuleBasedStateMachine):
@@ -178,7 +178,7 @@ class Rounds(RuleBasedStateMachine):
         if not round.phase.final or round.number >= self.rounds:
             return
         place = round.place
-        if round.phase is e.Phase.COMMITTED:
+        if round.phase is e.RoundPhase.COMMITTED:
             self.counted += [(place, base) for base in self.accepted[round.number]]
             place += 1
         config = replace(self.config, last=round.number + 1 >= self.rounds)

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import helper
-from plan_kit import KEY, WRONG, Change, Parts, drop_output, moved
+from plan_kit import KEY, WRONG, Change, PlanParts, drop_output, moved
 
 from coterie import errors
 from coterie.aggregation.compiling.compile import compile_plan
@@ -36,18 +36,18 @@ def plan(make_experiment: Any) -> Plan:
 
 
 @pytest.fixture
-def parts(plan: Plan) -> Parts:
-    return Parts(json.loads(plan.manifest.data), dict(plan.graphs), plan.signature, plan.signer, (KEY.public,))
+def parts(plan: Plan) -> PlanParts:
+    return PlanParts(json.loads(plan.manifest.data), dict(plan.graphs), plan.signature, plan.signer, (KEY.public,))
 
 
-def assert_refused(parts: Parts, code: str, message: str = ".", limits: PlanLimits | None = None) -> None:
+def assert_refused(parts: PlanParts, code: str, message: str = ".", limits: PlanLimits | None = None) -> None:
     """That checking these parts raises, with this code and such a message."""
     with pytest.raises(errors.PlanRefused, match=message) as caught:
         parts.check(limits)
     assert caught.value.reason == f"plan_{code}", caught.value.message
 
 
-def test_the_untouched_plan_is_accepted(parts: Parts, plan: Plan) -> None:
+def test_the_untouched_plan_is_accepted(parts: PlanParts, plan: Plan) -> None:
     assert parts.check() == plan
 
 
@@ -57,7 +57,7 @@ FIELDS = [
 ]  # fmt: skip
 
 
-def test_the_list_of_fields_is_whole(parts: Parts) -> None:
+def test_the_list_of_fields_is_whole(parts: PlanParts) -> None:
     assert sorted(FIELDS) == sorted(parts.manifest)
 
 
@@ -80,7 +80,7 @@ def touched(value: Any) -> Any:
 
 
 @pytest.mark.parametrize("field", FIELDS)
-def test_each_field_is_under_the_signature(parts: Parts, field: str) -> None:
+def test_each_field_is_under_the_signature(parts: PlanParts, field: str) -> None:
     parts.manifest[field] = touched(parts.manifest[field])
     with pytest.raises(errors.PlanRefused) as caught:
         parts.check()
@@ -88,7 +88,7 @@ def test_each_field_is_under_the_signature(parts: Parts, field: str) -> None:
 
 
 @pytest.mark.parametrize("field", FIELDS)
-def test_each_field_must_be_there_and_of_its_type(parts: Parts, field: str) -> None:
+def test_each_field_must_be_there_and_of_its_type(parts: PlanParts, field: str) -> None:
     parts.manifest[field] = object.__name__ if not isinstance(parts.manifest[field], str) else 7
     parts.sign()
     assert_refused(parts, "manifest", field)
@@ -98,7 +98,7 @@ def test_each_field_must_be_there_and_of_its_type(parts: Parts, field: str) -> N
 
 
 @pytest.mark.parametrize("name", ["begin", "train", "finish", "eval", "infer"])
-def test_each_byte_of_each_graph_is_under_the_signature(parts: Parts, name: str) -> None:
+def test_each_byte_of_each_graph_is_under_the_signature(parts: PlanParts, name: str) -> None:
     data = parts.graphs[name]
     for at in (0, len(data) // 2, len(data) - 1):
         parts.graphs[name] = data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
@@ -109,26 +109,26 @@ def test_each_byte_of_each_graph_is_under_the_signature(parts: Parts, name: str)
     assert_refused(parts, "files", name)
 
 
-def test_a_graph_that_nobody_named_is_refused(parts: Parts) -> None:
+def test_a_graph_that_nobody_named_is_refused(parts: PlanParts) -> None:
     parts.graphs["extra"] = b"x"
     assert_refused(parts, "files", "extra")
 
 
 @pytest.mark.parametrize("name", ["begin", "train", "finish", "eval", "infer"])
-def test_a_horizontal_plan_needs_all_its_stages(parts: Parts, name: str) -> None:
+def test_a_horizontal_plan_needs_all_its_stages(parts: PlanParts, name: str) -> None:
     parts.drop(name)
     parts.sign()
     assert_refused(parts, "stages", name)
 
 
-def test_a_stage_of_another_shape_is_refused(parts: Parts) -> None:
+def test_a_stage_of_another_shape_is_refused(parts: PlanParts) -> None:
     parts.stage("infer")["name"] = "spy"
     parts.graphs["spy"] = parts.graphs.pop("infer")
     parts.sign()
     assert_refused(parts, "stages", "no stage 'spy'")
 
 
-def test_an_external_plan_has_no_stages(parts: Parts) -> None:
+def test_an_external_plan_has_no_stages(parts: PlanParts) -> None:
     parts.manifest["shape"] = "external"
     parts.sign()
     assert_refused(parts, "stages", "no stage 'begin'")
@@ -148,7 +148,7 @@ def test_names_of_tensors_mean_nothing(plan: Plan) -> None:
     check_manifest(replace(manifest, stages=stages))
 
 
-def test_signer_and_signature(parts: Parts) -> None:
+def test_signer_and_signature(parts: PlanParts) -> None:
     signature = parts.signature
     parts.signature = None
     assert_refused(parts, "signer", "not signed")
@@ -162,7 +162,7 @@ def test_signer_and_signature(parts: Parts) -> None:
     assert_refused(parts, "signature")
 
 
-def test_a_manifest_has_one_form(parts: Parts) -> None:
+def test_a_manifest_has_one_form(parts: PlanParts) -> None:
     loose = json.dumps(parts.manifest, indent=1).encode()
     with pytest.raises(errors.PlanRefused, match="canonical"):
         Manifest.from_bytes(loose)
@@ -206,21 +206,21 @@ HOSTILE_GRAPHS: dict[str, tuple[Callable[[onnx.ModelProto], None], str]] = {
 
 
 @pytest.mark.parametrize("kind", sorted(HOSTILE_GRAPHS))
-def test_a_signed_but_hostile_graph_is_refused(parts: Parts, kind: str) -> None:
+def test_a_signed_but_hostile_graph_is_refused(parts: PlanParts, kind: str) -> None:
     change, code = HOSTILE_GRAPHS[kind]
     parts.graph("train", change)
     parts.sign()
     assert_refused(parts, code, "train")
 
 
-def test_bytes_that_are_no_graph_are_refused(parts: Parts) -> None:
+def test_bytes_that_are_no_graph_are_refused(parts: PlanParts) -> None:
     parts.replace("infer", b"not onnx")
     parts.sign()
     assert_refused(parts, "graph", "infer")
 
 
 @pytest.mark.parametrize("kind", sorted(WRONG))
-def test_a_signed_manifest_that_does_not_fit_together_is_refused(parts: Parts, kind: str) -> None:
+def test_a_signed_manifest_that_does_not_fit_together_is_refused(parts: PlanParts, kind: str) -> None:
     change, code, message = WRONG[kind]
     change(parts)
     parts.sign()
@@ -232,7 +232,7 @@ def probing(make_experiment: Any) -> Plan:
     return compile_plan(make_experiment(algorithm=IFCA(2))).plan.sign(KEY)
 
 
-def without_probe(parts: Parts) -> None:
+def without_probe(parts: PlanParts) -> None:
     parts.drop("probe")
 
 
@@ -250,7 +250,7 @@ WRONG_PROBES: dict[str, tuple[Change, str]] = {
 @pytest.mark.parametrize("kind", sorted(WRONG_PROBES))
 def test_a_probe_that_does_not_fit_is_refused(probing: Plan, kind: str) -> None:
     change, message = WRONG_PROBES[kind]
-    parts = Parts(
+    parts = PlanParts(
         json.loads(probing.manifest.data), dict(probing.graphs), probing.signature, probing.signer, (KEY.public,)
     )
     assert parts.check() == probing
@@ -267,7 +267,7 @@ def test_a_probe_that_does_not_fit_is_refused(probing: Plan, kind: str) -> None:
         (PlanLimits(graph=GraphLimits(graph_bytes=200)), "exceeds"),
     ],
 )
-def test_limits_are_kept(parts: Parts, limits: PlanLimits, message: str) -> None:
+def test_limits_are_kept(parts: PlanParts, limits: PlanLimits, message: str) -> None:
     assert_refused(parts, "size", message, limits)
 
 
@@ -332,7 +332,7 @@ def test_whatever_a_manifest_says_the_answer_is_a_plan_or_a_refusal(plan: Plan, 
             inner = inner[key]
         # A copy: the next change may reach into it.
         inner[last] = copy.deepcopy(data.draw(st.sampled_from(JUNK)))
-    parts = Parts(manifest, dict(plan.graphs), None, None, (KEY.public,))
+    parts = PlanParts(manifest, dict(plan.graphs), None, None, (KEY.public,))
     parts.sign()
     try:
         parts.check()

@@ -32,7 +32,7 @@ def test_a_round_that_goes_well() -> None:
     round = e.start(7, "b" * 64, replace(CONFIG, central_evaluation=True))
     assert e.due(round) == (e.Close("evaluate"), e.Ask("train", 3, 600.0))
     round = play(round, e.TaskLeased(), e.TaskLeased(), e.TaskLeased(), e.UpdateAccepted(), e.UpdateAccepted())
-    assert (round.phase, round.accepted, round.leased) == (e.Phase.AGGREGATING, 2, 0)
+    assert (round.phase, round.accepted, round.leased) == (e.RoundPhase.AGGREGATING, 2, 0)
     assert e.due(round) == (*NONE_OUT, e.Do(e.Work.AGGREGATE))
     round = play(round, e.AggregateReady(V, {"loss": 3.0, "examples": 4.0}))
     assert e.due(round) == (*NONE_OUT, e.Do(e.Work.EVALUATE, V))
@@ -44,19 +44,19 @@ def test_a_round_that_goes_well() -> None:
     assert e.due(round) == (*NONE_OUT, e.Do(e.Work.COMMIT, V))
     assert round.federated == {"loss": 3.5, "examples": 3.0}
     round = play(round, e.Committed())
-    assert (round.phase, e.due(round)) == (e.Phase.COMMITTED, (*NONE_OUT, e.Do(e.Work.CLEAN, V)))
+    assert (round.phase, e.due(round)) == (e.RoundPhase.COMMITTED, (*NONE_OUT, e.Do(e.Work.CLEAN, V)))
 
 
 @pytest.mark.parametrize(
     ("accepted", "minimum", "phase", "cause"),
     [
-        (0, 1, e.Phase.ABANDONED, e.Cause.DEADLINE),
-        (1, 2, e.Phase.ABANDONED, e.Cause.TOO_FEW_UPDATES),
-        (1, 1, e.Phase.AGGREGATING, None),
+        (0, 1, e.RoundPhase.ABANDONED, e.Cause.DEADLINE),
+        (1, 2, e.RoundPhase.ABANDONED, e.Cause.TOO_FEW_UPDATES),
+        (1, 1, e.RoundPhase.AGGREGATING, None),
     ],
 )
 def test_the_deadline_aggregates_or_abandons(
-    accepted: int, minimum: int, phase: e.Phase, cause: e.Cause | None
+    accepted: int, minimum: int, phase: e.RoundPhase, cause: e.Cause | None
 ) -> None:
     round = fresh(cohort=3, min_updates=minimum)
     round = play(round, *[e.TaskLeased()] * 3, *[e.UpdateAccepted()] * accepted, e.DeadlinePassed("train"))
@@ -93,7 +93,7 @@ def test_a_failed_task_frees_its_slot() -> None:
 def test_unusable_updates_found_while_aggregating_count_against_the_minimum() -> None:
     round = play(fresh(min_updates=2), *[e.TaskLeased()] * 2, *[e.UpdateAccepted()] * 2)
     ended = play(round, e.AggregateReady(V, rejected=1))
-    assert (ended.phase, ended.cause) == (e.Phase.ABANDONED, e.Cause.TOO_FEW_UPDATES)
+    assert (ended.phase, ended.cause) == (e.RoundPhase.ABANDONED, e.Cause.TOO_FEW_UPDATES)
 
 
 def test_a_failed_aggregate_names_its_detail() -> None:
@@ -134,7 +134,7 @@ def surveyed(**changes: object) -> e.Round:
 
 def test_a_secure_round_sums_its_evaluations_before_it_commits() -> None:
     round = surveyed()
-    assert (round.phase, round.survey_closed, round.clipped) == (e.Phase.EVALUATING, True, 1)
+    assert (round.phase, round.survey_closed, round.clipped) == (e.RoundPhase.EVALUATING, True, 1)
     assert e.due(round) == (*NONE_OUT, e.Do(e.Work.SUM_EVALUATIONS, V))
     assert not e.accepts(round, "evaluate") and e.open_slots(round, "evaluate") == 0
     for late in (e.EvaluationFailed(), e.DeadlinePassed("evaluate"), e.DeadlinePassed("train"), e.TaskFailed()):
@@ -149,11 +149,11 @@ def test_a_secure_round_sums_its_evaluations_before_it_commits() -> None:
 
 def test_a_sum_of_evaluations_that_fails_is_missing_in_the_record() -> None:
     summed = play(surveyed(), e.EvaluationSummed(None, "too few survivors"))
-    assert (summed.phase, summed.federated, summed.detail) == (e.Phase.COMMITTING, {}, "too few survivors")
+    assert (summed.phase, summed.federated, summed.detail) == (e.RoundPhase.COMMITTING, {}, "too few survivors")
     assert e.work_due(summed) is e.Work.COMMIT
     ended = play(surveyed(evaluate_only=True), e.EvaluationSummed(None, "too few survivors"))
     assert (ended.phase, ended.cause, ended.detail) == (
-        e.Phase.ABANDONED,
+        e.RoundPhase.ABANDONED,
         e.Cause.AGGREGATE_FAILED,
         "too few survivors",
     )
@@ -179,9 +179,9 @@ EVERY_EVENT: list[e.Event] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("phase", list(e.Phase))
+@pytest.mark.parametrize("phase", list(e.RoundPhase))
 @pytest.mark.parametrize("event", EVERY_EVENT, ids=repr)
-def test_what_the_table_lacks_is_refused_by_name(phase: e.Phase, event: e.Event) -> None:
+def test_what_the_table_lacks_is_refused_by_name(phase: e.RoundPhase, event: e.Event) -> None:
     if type(event) in e.TRANSITIONS[phase]:
         return
     round = replace(fresh(), phase=phase, version=V)
@@ -192,15 +192,15 @@ def test_what_the_table_lacks_is_refused_by_name(phase: e.Phase, event: e.Event)
 
 def test_the_refusals_are_those_that_would_lose_or_double_something() -> None:
     late = {e.TaskLeased, e.UpdateAccepted, e.EvaluationLeased, e.EvaluationAccepted, e.Committed}
-    for phase in (e.Phase.COMMITTED, e.Phase.ABANDONED):
+    for phase in (e.RoundPhase.COMMITTED, e.RoundPhase.ABANDONED):
         assert not late & set(e.TRANSITIONS[phase])
-    assert [phase for phase in e.Phase if e.Committed in e.TRANSITIONS[phase]] == [e.Phase.COMMITTING]
+    assert [phase for phase in e.RoundPhase if e.Committed in e.TRANSITIONS[phase]] == [e.RoundPhase.COMMITTING]
 
 
-@pytest.mark.parametrize("phase", [phase for phase in e.Phase if not phase.final])
-def test_a_stop_ends_every_open_phase(phase: e.Phase) -> None:
+@pytest.mark.parametrize("phase", [phase for phase in e.RoundPhase if not phase.final])
+def test_a_stop_ends_every_open_phase(phase: e.RoundPhase) -> None:
     round = e.step(replace(fresh(), phase=phase, version=V, leases={0: 1}), e.StopRequested())
-    assert (round.phase, round.cause) == (e.Phase.ABANDONED, e.Cause.STOPPED)
+    assert (round.phase, round.cause) == (e.RoundPhase.ABANDONED, e.Cause.STOPPED)
     assert e.due(round) == (*NONE_OUT, e.Do(e.Work.CLEAN, V))
 
 
@@ -259,8 +259,8 @@ class Life(RuleBasedStateMachine):
             assert after == before
         elif after.phase is not before.phase:
             assert after.phase in e.TRANSITIONS[before.phase][type(event)].leads_to
-            self.commits += after.phase is e.Phase.COMMITTING
-            self.ends += after.phase is e.Phase.ABANDONED
+            self.commits += after.phase is e.RoundPhase.COMMITTING
+            self.ends += after.phase is e.RoundPhase.ABANDONED
         self.round = after
 
     @invariant()
@@ -270,10 +270,10 @@ class Life(RuleBasedStateMachine):
         round, config = self.round, self.round.config
         assert min(round.leased, round.accepted, round.failed, round.evaluation_leased, round.evaluated) >= 0
         assert round.accepted <= config.cohort
-        assert round.leased + round.accepted <= config.slots or round.phase is not e.Phase.COLLECTING
+        assert round.leased + round.accepted <= config.slots or round.phase is not e.RoundPhase.COLLECTING
         assert self.commits <= 1 and self.ends <= 1
-        assert (round.phase is e.Phase.ABANDONED) == (round.cause is not None) == (self.ends == 1)
-        if round.phase is e.Phase.COMMITTED:
+        assert (round.phase is e.RoundPhase.ABANDONED) == (round.cause is not None) == (self.ends == 1)
+        if round.phase is e.RoundPhase.COMMITTED:
             assert self.commits == 1 and round.version == V and round.accepted >= config.min_updates
         assert e.Round.from_json(round.to_json()) == round
         check_due(round)
@@ -349,7 +349,7 @@ def reachable(config: e.RoundConfig) -> list[e.Round]:
 @pytest.mark.parametrize("walk", WALKS)
 def test_every_reachable_round_has_something_due_and_its_answer_is_taken_once(walk: str) -> None:
     rounds = reachable(replace(CONFIG, **WALKS[walk]))  # pyright: ignore[reportArgumentType]
-    assert {round.phase for round in rounds} >= {e.Phase.COMMITTED, e.Phase.ABANDONED}
+    assert {round.phase for round in rounds} >= {e.RoundPhase.COMMITTED, e.RoundPhase.ABANDONED}
     for round in rounds:
         check_due(round)
         work = e.work_due(round)

@@ -11,7 +11,7 @@ from coterie.aggregation.compiling.compile import compile_plan
 from coterie.aggregation.evaluate import check_metrics, evaluate
 from coterie.aggregation.history import History
 from coterie.aggregation.record import RoundRecord
-from coterie.aggregation.round import Cause, Phase, Round, RoundConfig
+from coterie.aggregation.round import Cause, Round, RoundConfig, RoundPhase
 from coterie.compute.runtime.executable import Executable
 from coterie.protocol.metrics import MetricSums
 from coterie.protocol.spread import counted, histogram
@@ -68,18 +68,20 @@ def rounds() -> list[Round]:
             number=1,
             base="b",
             config=CONFIG,
-            phase=Phase.COMMITTED,
+            phase=RoundPhase.COMMITTED,
             version="v1",
             buffer={0: 2},
             federated={"loss": 4.0, "accuracy": 1.0, "auc": 1.5, "examples": 2.0, **COUNTS},
             training={"loss": 9.0, "examples": 3.0},
         ),
-        Round(number=2, base="v1", config=CONFIG, phase=Phase.ABANDONED, cause=Cause.DEADLINE, version=None, failed=3),
+        Round(
+            number=2, base="v1", config=CONFIG, phase=RoundPhase.ABANDONED, cause=Cause.DEADLINE, version=None, failed=3
+        ),
         Round(
             number=3,
             base="v1",
             config=CONFIG,
-            phase=Phase.COMMITTED,
+            phase=RoundPhase.COMMITTED,
             version="v3",
             buffer={0: 1},
             central={"loss": 0.5, "accuracy": 1.0, "examples": 1.0},

@@ -32,7 +32,7 @@ from coterie.protocol.sections import SectionSpec
 from coterie.protocol.tensors import read_file, write_file
 from coterie.protocol.update import encode_update, read_update
 from coterie.simulation.collect import Collector, in_the_open
-from coterie.simulation.shares import Shares
+from coterie.simulation.shares import WorkShares
 from coterie.simulation.versions import Versions
 from coterie.simulation.work import Trained
 
@@ -167,7 +167,7 @@ def simulated(folder: Path, files: Sequence[UpdateFile], rule: str, threads: int
     versions, chosen = Versions(LAYOUT, None), reducer(rule)
     base = versions.add(BASE.copy())
     terms = replace(count_terms(chosen, weight_cap=None), keep=True)
-    shares = Shares(threads)
+    shares = WorkShares(threads)
     collector = Collector(MANIFEST, base, open_fold(MANIFEST, chosen), in_the_open(MANIFEST, terms, base), shares)
     for number, file in enumerate(files):
         data = file.path.read_bytes()

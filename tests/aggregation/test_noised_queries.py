@@ -21,7 +21,7 @@ from coterie.aggregation.analytics.bound import SAID, Terms
 from coterie.aggregation.analytics.bracket import WRONG, bracket, sureness
 from coterie.aggregation.analytics.noise import FALSE
 from coterie.aggregation.analytics.places import places, smallest_block
-from coterie.aggregation.analytics.rule import SETTINGS, SUM, Rule, method, shapes_of
+from coterie.aggregation.analytics.rule import SETTINGS, SUM, QueryRule, method, shapes_of
 from coterie.aggregation.experiment import Experiment
 from coterie.aggregation.horizontal.algorithm import Aggregates, Finish
 from coterie.aggregation.methods import algorithm
@@ -76,13 +76,13 @@ def everything(column: str, parts: Sequence[Rows] = PARTS) -> NDArray[Any]:
     return np.concatenate([part[column] for part in parts])
 
 
-def noised_rule(query: Query[Any], asked: Experiment) -> Rule:
+def noised_rule(query: Query[Any], asked: Experiment) -> QueryRule:
     """The rule of the experiment, with its noise."""
     numbers = asked.algorithm.parameters
     return query.noised(Terms(clip=numbers["clip"], noise=numbers["noise"], elements=int(numbers["elements"])))
 
 
-def sent(rule: Rule, told: Mapping[str, NDArray[np.float32]], values: NDArray[Any]) -> NDArray[np.float64]:
+def sent(rule: QueryRule, told: Mapping[str, NDArray[np.float32]], values: NDArray[Any]) -> NDArray[np.float64]:
     """What a client with these values uploads, through the method's own finish."""
     given = {name: Array(value) for name, value in told.items()}
     rows = Array(values.reshape(len(values), -1).astype(np.float32))

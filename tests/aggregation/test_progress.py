@@ -18,7 +18,7 @@ from coterie.aggregation.progress import (
     first_round,
     measured,
 )
-from coterie.aggregation.round import Cause, Phase, Round, RoundConfig
+from coterie.aggregation.round import Cause, Round, RoundConfig, RoundPhase
 from coterie.protocol.rounds import RoundPolicy
 
 CONFIG = RoundConfig(cohort=1)
@@ -31,11 +31,13 @@ def policy(**changes: Any) -> RoundPolicy:
 
 def committed(number: int, loss: float | None) -> Round:
     central = None if loss is None else {"loss": loss * 4, "examples": 4.0}
-    return Round(number=number, base="b", config=CONFIG, phase=Phase.COMMITTED, version=f"v{number}", central=central)
+    return Round(
+        number=number, base="b", config=CONFIG, phase=RoundPhase.COMMITTED, version=f"v{number}", central=central
+    )
 
 
 def abandoned(number: int, cause: Cause = Cause.DEADLINE) -> Round:
-    return Round(number=number, base="b", config=CONFIG, phase=Phase.ABANDONED, cause=cause)
+    return Round(number=number, base="b", config=CONFIG, phase=RoundPhase.ABANDONED, cause=cause)
 
 
 def run(rules: RoundPolicy, *losses: float | None | Cause) -> tuple[Progress, Any]:

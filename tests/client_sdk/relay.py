@@ -151,11 +151,11 @@ class Relay:
         state = self.state
         if state is None:
             return None
-        if state.phase is server.Phase.FAILED:
+        if state.phase is server.SecAggPhase.FAILED:
             cause = "" if state.cause is None else state.cause.value
             raise RemoteError("The attempt is over.", code="attempt_over", http_status=410, cause=cause)
         place = server.position_of(state, device)
-        order = [phase.value for phase in server.Phase]
+        order = [phase.value for phase in server.SecAggPhase]
         after = {"roster": "shares", "shares": "masked", "survivors": "agreement", "agreements": "reveal"}
         if name == "outcome":
             outcome = server.outcome_for(state)

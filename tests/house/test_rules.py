@@ -110,6 +110,8 @@ PLANTED = {
         "aggregation/plan",
         "from typing import TYPE_CHECKING\n\nif TYPE_CHECKING:\n    import coterie.aggregation.experiment\n",
     ),
+    "a row that knows who asks": ("server/store", "import coterie.server.auth\n"),
+    "a part of the coordinator that knows the whole": ("server/jobs", "import coterie.server.coordinator\n"),
     "a module that no layer has": ("aggregation", "import math\n"),
 }
 

@@ -178,7 +178,7 @@ def test_what_an_ended_process_had_is_released_at_once(folder: Path) -> None:
     with_runner(folder, check)
 
 
-def opened(phase: e.Phase, upstream: str | None = None, **config: bool) -> OpenRound:
+def opened(phase: e.RoundPhase, upstream: str | None = None, **config: bool) -> OpenRound:
     """An open round in a phase."""
     asked = e.RoundConfig(cohort=2, **config)  # pyright: ignore[reportArgumentType]
     value = replace(e.start(1, "b" * 64, asked), phase=phase, version="v" * 64)
@@ -198,14 +198,19 @@ def row(kind: str, subject: str = "", state: str = jobs.DONE, **told: int) -> tu
     )
 
 
-SUMMING = opened(e.Phase.AGGREGATING, secure=True)
+SUMMING = opened(e.RoundPhase.AGGREGATING, secure=True)
 Case = tuple[OpenRound, Sequence[Standing], Sequence[tuple[JobKey, JobRow]], list[tuple[str, str]]]
 WANTED: dict[str, Case] = {
-    "nothing while devices train": (opened(e.Phase.COLLECTING), (), (), []),
-    "a version": (opened(e.Phase.AGGREGATING), (), (), [("aggregate", "")]),
-    "an answer to the coordinator above": (opened(e.Phase.AGGREGATING, "task_above"), (), (), [("accumulate", "")]),
-    "a measurement": (opened(e.Phase.EVALUATING, central_evaluation=True), (), (), [("evaluate", "")]),
-    "nothing for a commit": (opened(e.Phase.COMMITTING), (), (), []),
+    "nothing while devices train": (opened(e.RoundPhase.COLLECTING), (), (), []),
+    "a version": (opened(e.RoundPhase.AGGREGATING), (), (), [("aggregate", "")]),
+    "an answer to the coordinator above": (
+        opened(e.RoundPhase.AGGREGATING, "task_above"),
+        (),
+        (),
+        [("accumulate", "")],
+    ),
+    "a measurement": (opened(e.RoundPhase.EVALUATING, central_evaluation=True), (), (), [("evaluate", "")]),
+    "nothing for a commit": (opened(e.RoundPhase.COMMITTING), (), (), []),
     "nothing while messages are awaited": (SUMMING, [standing("a", "masked", 7)], (), []),
     "the running sum": (SUMMING, [standing("a", "masked", 8)], (), [("secure_sum", "a")]),
     "the running sum again": (

@@ -8,7 +8,7 @@ from alembic import command
 from alembic.config import Config
 from structlog.testing import capture_logs
 
-from coterie.aggregation.engine import Phase, Round, TaskLeased, UpdateAccepted, step
+from coterie.aggregation.engine import Round, RoundPhase, TaskLeased, UpdateAccepted, step
 from coterie.protocol.lineage import GENESIS, Link, head
 from coterie.server.store.engine import sqlite_url
 from coterie.server.store.migrate import MIGRATIONS, migrate
@@ -91,4 +91,4 @@ def test_an_open_round_of_the_first_schema_goes_on(tmp_path: Path, usual_logs: N
     assert (round.leased, round.accepted, round.failed, round.config.slots) == (1, 1, 2, 3)
     for event in (TaskLeased(), UpdateAccepted(0), UpdateAccepted(0)):
         round = step(round, event)
-    assert (round.phase, round.accepted) == (Phase.AGGREGATING, 3)
+    assert (round.phase, round.accepted) == (RoundPhase.AGGREGATING, 3)

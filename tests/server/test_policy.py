@@ -16,7 +16,7 @@ from coterie.errors import InternalError
 from coterie.protocol.control import Role
 from coterie.server.app import ROUTERS, create_app
 from coterie.server.auth.gate import GatedRoute, gated_router
-from coterie.server.auth.policy import CREDENTIALS, POLICY, Credential, Rule, Scope
+from coterie.server.auth.policy import CREDENTIALS, POLICY, Credential, RouteRule, Scope
 
 Route = tuple[str, str]
 LIST: Final = 200
@@ -167,7 +167,7 @@ def routes() -> list[Route]:
     ]
 
 
-def expected(route: Route, rule: Rule, holder: Holder) -> tuple[int | None, str]:
+def expected(route: Route, rule: RouteRule, holder: Holder) -> tuple[int | None, str]:
     """Status and code of a route's answer to a holder; None: what the handler answers to callers that are let in."""
     role = STANDS_FOR.get(holder.kind, holder.kind)
     if rule.credential is None:
@@ -212,7 +212,7 @@ def test_every_role_of_the_table_has_a_credential_and_a_route() -> None:
 
 def test_roles_without_a_credential_in_common_are_no_row() -> None:
     with pytest.raises(InternalError, match="no credential in common"):
-        _ = Rule(roles=frozenset({"admin", "device"})).credential
+        _ = RouteRule(roles=frozenset({"admin", "device"})).credential
 
 
 @pytest.mark.parametrize("group", HOLDERS)

@@ -22,7 +22,7 @@ from coterie.server.store.blobs import BlobStore
 from coterie.server.store.devices import DeviceCache, KnownDevice
 from coterie.server.store.housekeeping import NONCE_KEY
 from coterie.server.store.objects import Objects, key_of, open_objects
-from coterie.server.store.parts import Parts
+from coterie.server.store.parts import UploadParts
 from coterie.server.store.tables import SecretRow
 
 DATA = b"what was promised" * 1000
@@ -96,7 +96,7 @@ def test_a_worker_opens_the_same_folder_by_its_url(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_parts_in_any_order_with_repeats_join_to_the_whole(objects: Objects, tmp_path: Path, seed: int) -> None:
-    draw, parts, whole = random.Random(seed), Parts(objects), os.urandom(4000)
+    draw, parts, whole = random.Random(seed), UploadParts(objects), os.urandom(4000)
     body, joined = tmp_path / "body", tmp_path / "joined"
 
     async def work() -> None:
@@ -124,8 +124,8 @@ def test_a_part_that_leaves_a_gap_does_not_count(objects: Objects, tmp_path: Pat
     body.write_bytes(b"12345")
 
     async def work() -> None:
-        await Parts(objects).add("task_1", 3, body)
-        assert await Parts(objects).held("task_1") == 0
+        await UploadParts(objects).add("task_1", 3, body)
+        assert await UploadParts(objects).held("task_1") == 0
 
     asyncio.run(work())
 

@@ -14,7 +14,7 @@ from coterie.protocol.layout import Layout
 from coterie.protocol.schema import DataSchema, Feature, Label
 from coterie.protocol.sections import SectionSpec
 from coterie.simulation import shares
-from coterie.simulation.shares import Shares
+from coterie.simulation.shares import WorkShares
 
 
 @pytest.fixture(autouse=True)
@@ -26,7 +26,7 @@ def cores(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("most", [1, 3])
 @pytest.mark.parametrize("places", [range(0), range(1), range(5, 90, 7), range(8)])
 def test_every_place_is_in_one_share_and_shares_lie_together(threads: int, most: int, places: range) -> None:
-    shared, lock, taken = Shares(threads), Lock(), list[range]()
+    shared, lock, taken = WorkShares(threads), Lock(), list[range]()
 
     def work(share: range) -> None:
         with lock:
@@ -40,7 +40,7 @@ def test_every_place_is_in_one_share_and_shares_lie_together(threads: int, most:
 
 @pytest.mark.parametrize("failing", [0, 3])
 def test_what_a_share_raises_is_raised_when_all_have_ended(failing: int) -> None:
-    shared, done = Shares(4), list[int]()
+    shared, done = WorkShares(4), list[int]()
 
     def work(share: range) -> None:
         done.extend(share)
@@ -54,7 +54,7 @@ def test_what_a_share_raises_is_raised_when_all_have_ended(failing: int) -> None
 
 
 def test_who_asks_goes_on_while_a_thread_is_at_the_work_and_no_thread_is_beside_those_asked_for() -> None:
-    shared, going_on, names = Shares(2), Event(), set[str]()
+    shared, going_on, names = WorkShares(2), Event(), set[str]()
 
     def work(share: range) -> None:
         assert going_on.wait(10)
@@ -91,9 +91,9 @@ def test_a_fold_is_the_weighted_mean_whoever_shares_it(count: int) -> None:
     weights = generator.integers(1, 1000, count).astype(np.float64)
     fold, found = sums_fold(manifest(), reducer("mean")), list[bytes]()
     for threads in (1, 2, 3):
-        shared = Shares(threads)
+        shared = WorkShares(threads)
 
-        def spread(work: Work, places: range, shared: Shares = shared, threads: int = threads) -> None:
+        def spread(work: Work, places: range, shared: WorkShares = shared, threads: int = threads) -> None:
             shared.begin(work, places, threads).wait()
 
         parts = [

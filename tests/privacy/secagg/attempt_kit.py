@@ -158,7 +158,7 @@ class Attempt:
         assert self.coordinator.phase in (before, *server.TABLE[before][type(event)].leads_to)
         self.effects += effects
 
-    def close(self, phase: server.Phase) -> None:
+    def close(self, phase: server.SecAggPhase) -> None:
         """The phase's deadline, if it is still on."""
         if self.coordinator.phase is phase:
             self.feed(server.PhaseDeadline())
@@ -171,8 +171,8 @@ class Attempt:
 
     def form(self) -> None:
         """End the phase of keys; every device has a place then."""
-        self.close(server.Phase.KEYS)
-        if self.coordinator.phase is server.Phase.SHARES:
+        self.close(server.SecAggPhase.KEYS)
+        if self.coordinator.phase is server.SecAggPhase.SHARES:
             for party in self.parties:
                 party.place = server.position_of(self.coordinator, device(party.index))
 
@@ -183,7 +183,7 @@ class Attempt:
             if shares is not None:
                 self.bundles[party.place] = change(party, shares)
                 self.feed(server.Shared(party.place, self.bundles[party.place]), party.place)
-        self.close(server.Phase.SHARES)
+        self.close(server.SecAggPhase.SHARES)
 
     def mask(self) -> None:
         """Boxes go out, masked vectors come back."""
@@ -194,7 +194,7 @@ class Attempt:
             if party.refusal is None:
                 party.state, self.masked[party.place] = client.mask(party.state, vector(party.index))
                 self.feed(server.MaskedArrived(party.place), party.place)
-        self.close(server.Phase.MASKED)
+        self.close(server.SecAggPhase.MASKED)
 
     def agree(self) -> None:
         """The list of survivors goes out; in the mode ``consistent`` signatures come back."""
@@ -205,7 +205,7 @@ class Attempt:
             if agreement is not None:
                 self.agreements[party.place] = agreement
                 self.feed(server.Agreed(party.place, agreement), party.place)
-        self.close(server.Phase.AGREEMENT)
+        self.close(server.SecAggPhase.AGREEMENT)
 
     def reveal(self, change: Callable[[Party, Reveal], Reveal] = lambda party, reveal: reveal) -> None:
         """The last question goes out, shares come back."""
@@ -217,7 +217,7 @@ class Attempt:
             if answer is not None:
                 self.reveals[party.place] = change(party, answer)
                 self.feed(server.Revealed(party.place, self.reveals[party.place]), party.place)
-        self.close(server.Phase.REVEAL)
+        self.close(server.SecAggPhase.REVEAL)
 
     def asked(self) -> list[Party]:
         return [party for party in self.active() if party.place in self.coordinator.arrived]

@@ -10,7 +10,7 @@ from attempt_kit import (
 )
 
 from coterie.errors import CoterieError
-from coterie.privacy.secagg.client import Phase
+from coterie.privacy.secagg.client import SecAggClientPhase
 from coterie.privacy.secagg.survivors import survivors_digest, to_bits
 from coterie.protocol.secagg import SecureMode, Survivors
 
@@ -40,7 +40,7 @@ def refusal(party: Party, message: object) -> CoterieError:
     """Why a client says nothing to a message."""
     assert party.step(message) is None
     assert party.refusal is not None
-    assert party.state.phase is Phase.ENDED
+    assert party.state.phase is SecAggClientPhase.ENDED
     assert party.state.secrets is None
     assert not party.state.held
     assert not party.state.answered

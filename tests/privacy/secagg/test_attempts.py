@@ -7,14 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coterie.privacy.secagg import server
-from coterie.privacy.secagg.server import Cause, Phase
+from coterie.privacy.secagg.server import Cause, SecAggPhase
 from coterie.protocol.secagg import SecureMode
 
 PHASES = ("shares", "masked", "agreement", "reveal")
 
 
 def check_sum(attempt: Attempt) -> Attempt:
-    assert attempt.coordinator.phase is Phase.SUMMED, attempt.coordinator.detail
+    assert attempt.coordinator.phase is SecAggPhase.SUMMED, attempt.coordinator.detail
     assert attempt.refused == {}
     assert attempt.effects[-1] == server.Unmask()
     assert attempt.coordinator.blamed == ()
@@ -58,7 +58,7 @@ def test_every_attempt_ends_with_the_exact_sum_or_with_a_cause(mode: SecureMode,
     attempt = run(start(7, terms(mode, dropout=0.3)), drops)
     assert attempt.coordinator.phase.final
     assert attempt.refused == {}
-    if attempt.coordinator.phase is Phase.SUMMED:
+    if attempt.coordinator.phase is SecAggPhase.SUMMED:
         check_sum(attempt)
         assert len(attempt.coordinator.survivors) >= 5
     else:
@@ -80,13 +80,13 @@ def test_every_attempt_ends_with_the_exact_sum_or_with_a_cause(mode: SecureMode,
 )
 def test_too_few_clients_end_an_attempt_with_a_cause(drops: dict[str, range], cause: Cause) -> None:
     attempt = run(start(12, terms("consistent")), drops)
-    assert (attempt.coordinator.phase, attempt.coordinator.cause) == (Phase.FAILED, cause)
+    assert (attempt.coordinator.phase, attempt.coordinator.cause) == (SecAggPhase.FAILED, cause)
     (end,) = [effect for effect in attempt.effects if isinstance(effect, server.Fail)]
     assert end.detail.startswith(cause.sentence)
 
 
 def test_an_attempt_of_too_few_clients_or_too_weak_terms_has_no_roster() -> None:
     few = run(start(4))
-    assert (few.coordinator.phase, few.coordinator.cause) == (Phase.FAILED, Cause.TOO_FEW_CLIENTS)
+    assert (few.coordinator.phase, few.coordinator.cause) == (SecAggPhase.FAILED, Cause.TOO_FEW_CLIENTS)
     weak = run(start(6, terms("consistent", corrupt=0.5)))
-    assert (weak.coordinator.phase, weak.coordinator.cause) == (Phase.FAILED, Cause.NO_PARAMETERS)
+    assert (weak.coordinator.phase, weak.coordinator.cause) == (SecAggPhase.FAILED, Cause.NO_PARAMETERS)

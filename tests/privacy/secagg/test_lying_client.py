@@ -12,7 +12,7 @@ from coterie.privacy.secagg import client, server
 from coterie.privacy.secagg.opening import Sealed, open_all
 from coterie.privacy.secagg.ring import pack, reduced, unpack
 from coterie.privacy.secagg.roster import keys_message
-from coterie.privacy.secagg.server import Blame, Cause, Phase
+from coterie.privacy.secagg.server import Blame, Cause, SecAggPhase
 from coterie.privacy.secagg.shamir import PRIME, share
 from coterie.protocol.secagg import AdvertiseKeys, Agreement, Reveal, SecureMode, Shares, to_base64
 from coterie.protocol.signing import Domain
@@ -59,7 +59,7 @@ def up_to_reveal(mode: SecureMode, clients: int, gone: set[int]) -> Attempt:
 def test_wrong_shares_are_found_and_the_rest_opens_the_sum(mode: SecureMode, kind: str) -> None:
     attempt = up_to_reveal(mode, 14, {13})
     attempt.reveal(lying({2, 5}, kind))
-    assert attempt.coordinator.phase is Phase.SUMMED
+    assert attempt.coordinator.phase is SecAggPhase.SUMMED
     np.testing.assert_array_equal(attempt.total(), attempt.expected())
     blamed = {blame.revealer for blame in attempt.coordinator.blamed}
     assert blamed == {2, 5}
@@ -74,7 +74,7 @@ def test_wrong_shares_are_found_and_the_rest_opens_the_sum(mode: SecureMode, kin
 def test_too_many_wrong_shares_fail_and_name_whose_secret_stays_shut(mode: SecureMode) -> None:
     attempt = up_to_reveal(mode, 9, {8})
     attempt.reveal(lying({0, 1, 2, 3, 4, 5}, "mask_shares"))
-    assert (attempt.coordinator.phase, attempt.coordinator.cause) == (Phase.FAILED, Cause.WRONG_SHARES)
+    assert (attempt.coordinator.phase, attempt.coordinator.cause) == (SecAggPhase.FAILED, Cause.WRONG_SHARES)
     assert attempt.coordinator.blamed == (Blame(8),)
     assert attempt.coordinator.revealed == {}
     # The client at place 8 is honest: nothing may say that it dealt wrong shares.

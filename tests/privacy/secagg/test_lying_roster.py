@@ -177,7 +177,7 @@ def test_another_model_for_one_client_is_refused(told: dict[str, str]) -> None:
         for entry in honest.coordinator.entries
     )
     honest.coordinator = server.ServerState(
-        phase=server.Phase.KEYS,
+        phase=server.SecAggPhase.KEYS,
         terms=honest.terms,
         plan=honest.coordinator.plan,
         model=honest.coordinator.model,
@@ -199,7 +199,7 @@ def test_another_model_for_one_client_leaves_its_boxes_shut_in_semi_honest_mode(
         for entry in honest.coordinator.entries
     )
     honest.coordinator = server.ServerState(
-        phase=server.Phase.KEYS,
+        phase=server.SecAggPhase.KEYS,
         terms=honest.terms,
         plan=honest.coordinator.plan,
         model=honest.coordinator.model,

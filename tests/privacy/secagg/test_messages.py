@@ -66,7 +66,7 @@ def test_a_bit_flipped_anywhere_never_makes_a_wrong_sum(mode: SecureMode, kind: 
         run(attempt, {"masked": {6}})
         assert touched[0]
         assert attempt.coordinator.phase.final
-        if attempt.coordinator.phase is server.Phase.SUMMED:
+        if attempt.coordinator.phase is server.SecAggPhase.SUMMED:
             np.testing.assert_array_equal(attempt.total(), attempt.expected())
         seen |= {party.refusal.reason for party in attempt.parties if party.refusal is not None}
         seen |= {error.reason for error in attempt.refused.values()}

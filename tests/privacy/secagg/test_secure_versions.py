@@ -31,7 +31,7 @@ from coterie.protocol.secagg import SecureMode, SecureTerms
 from coterie.protocol.secure_aggregation import SecureAggregation
 from coterie.protocol.tensors import encode_tensors, read_file
 from coterie.simulation.collect import Aggregate, Collector, in_secret
-from coterie.simulation.shares import Shares
+from coterie.simulation.shares import WorkShares
 from coterie.simulation.versions import Versions
 from coterie.simulation.work import Assignment, Trained, in_ring
 
@@ -85,7 +85,7 @@ def words(agreed: SecureTerms, index: int) -> bytes:
 def simulated(agreed: SecureTerms, who: list[int]) -> Aggregate:
     opening = Opening(terms=agreed, base=DIGEST, groups=1, expected=CLIENTS, rule="mean", central=None, fewest=2)
     reading = in_secret(dict.fromkeys(range(CLIENTS), 0))
-    collector = Collector(MANIFEST, DIGEST, ring_fold(MANIFEST, opening), reading, Shares(1))
+    collector = Collector(MANIFEST, DIGEST, ring_fold(MANIFEST, opening), reading, WorkShares(1))
     for index in who:
         vectors, weight = sections(index)
         trained = Trained(number=index, task="t", weight=weight, steps=1, size=0, update=words(agreed, index))

@@ -108,7 +108,7 @@ def test_the_coordinator_comes_to_the_sum_that_the_transcript_says(mode: str) ->
     )
     for event in events:
         state, _ = server.step(state, event)
-    assert state.phase is server.Phase.SUMMED
+    assert state.phase is server.SecAggPhase.SUMMED
     assert state.parameters.to_json() == session["parameters"]
     assert (state.roster, state.context.digest.hex()) == (session["roster"], session["context"])
     assert list(state.survivors) == session["survivors"]

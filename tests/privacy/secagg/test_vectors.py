@@ -35,7 +35,7 @@ def words(text: str) -> ring.RingVector:
     return np.frombuffer(raw(text), "<u4").astype(np.uint32)
 
 
-def rows(texts: list[str]) -> shamir.Shares:
+def rows(texts: list[str]) -> shamir.FieldShares:
     return np.array([words(text) for text in texts])
 
 
