@@ -3,6 +3,8 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from os import PathLike
+from pathlib import Path
 from types import MappingProxyType, NoneType
 from typing import Any, TypeAlias, cast, get_args
 
@@ -26,6 +28,8 @@ from coterie.aggregation.private.secure_aggregation import FROM_COHORT, settled,
 from coterie.aggregation.server_optimizers import ServerOptimizer, server_sgd
 from coterie.aggregation.terms import Terms
 from coterie.compute.array import Array
+from coterie.compute.data.dataset import Dataset
+from coterie.compute.data.source import Source
 from coterie.compute.nn.foreign import as_module
 from coterie.compute.nn.module import Module
 from coterie.compute.onnx.importer.model import ImportedModel
@@ -41,6 +45,10 @@ PerExample: TypeAlias = Callable[[Array, Array], Array] | Callable[[Array, Array
 """(prediction, label) → one float32 value per example, ``[B]``; one with a third parameter ``sample_weight`` gets 1 for
 each row and 0 for padding, ``[B]``.
 """
+
+Table: TypeAlias = Mapping[str, npt.NDArray[Any]] | Frame
+EvaluationRows: TypeAlias = Table | str | Path | Source | Dataset | Callable[[DataSchema], Table]
+"""Rows, or where they are: all that a device takes as its data."""
 
 RESERVED_METRICS = (EXAMPLES, "loss")
 
@@ -94,7 +102,9 @@ class Experiment:
     uploads: names of the tensors that are trained and uploaded, or patterns (``head.*``); None for all of the model's.
         The others stay as the first version has them.
     initial: first weights by name (the model's own from ``seed`` when None).
-    evaluation: rows on which the coordinator measures every version.
+    evaluation: rows on which the coordinator measures every version: arrays by name, a DataFrame, a file or folder, a
+        source or data set of ``coterie.compute.data``, or a function of the schema, as a device's data are given. A
+        file is read when the experiment is submitted or simulated.
     evaluation_metrics: what it measures there over all rows at once: ``auc``, ``f1``, ``c_index`` (see
         `coterie.aggregation.whole_metrics`).
     evaluation_batch: rows per step of an evaluation; None for the training's.
@@ -124,7 +134,7 @@ class Experiment:
     uploads: tuple[str, ...] | None = None
     seed: int = 0
     initial: Mapping[str, npt.NDArray[Any]] | None = None
-    evaluation: Mapping[str, npt.NDArray[Any]] | Frame | None = None
+    evaluation: EvaluationRows | None = None
     evaluation_metrics: tuple[str, ...] = ()
     evaluation_batch: int | None = None
     infer_batch: int = 1
@@ -199,11 +209,6 @@ class Experiment:
             own_weights=self.initial is not None,
         )
 
-    def evaluation_rows(self) -> dict[str, npt.NDArray[Any]] | None:
-        """The evaluation rows, checked against the schema. Raises errors.DataError."""
-        rows = as_columns(self.evaluation, "evaluation")
-        return None if rows is None else self.schema.check(rows, "evaluation")
-
 
 # What each field must be, since a type checker is not there to say it. The model is judged when it is compiled.
 _KINDS: Mapping[str, tuple[Any, str]] = cast(
@@ -227,8 +232,8 @@ _KINDS: Mapping[str, tuple[Any, str]] = cast(
         "seed": (int, "a whole number"),
         "initial": ((Mapping, NoneType), "a mapping of names to arrays"),
         "evaluation": (
-            (Mapping, NoneType),
-            "a mapping of names to arrays or a DataFrame; load_data(file, schema) reads a file",
+            (Mapping, str, PathLike, Source, Dataset, Callable, NoneType),
+            "a mapping of names to arrays, a DataFrame, a file, a folder, a function or a source of rows",
         ),
         "evaluation_metrics": ((tuple, list), "a tuple of names such as ('auc',)"),
         "evaluation_batch": ((int, NoneType), "a whole number or None"),

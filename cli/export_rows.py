@@ -16,7 +16,7 @@ _LABELS = ("label", "y")
 
 def from_schema(path: Path, schema: DataSchema, names: Sequence[str]) -> Examples:
     """Rows as an experiment's devices read them: checked, classes as numbers. Raises DataError."""
-    from coterie.client_sdk.device.data import load_data
+    from coterie.client_sdk.rows.loading import load_data
 
     arrays = load_data(path, schema)
     return Examples(inputs=_input_columns(arrays, names, path), labels=arrays[schema.label.name])

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from coterie.aggregation.experiment import Experiment
 from coterie.aggregation.horizontal import FedAvg
 from coterie.aggregation.server_optimizers import server_sgd
-from coterie.client_sdk.device.data import DataSource, load_data
 from coterie.client_sdk.device.trainers.base import Trainer
+from coterie.client_sdk.rows.loading import DataSource, load_data
 from coterie.errors import ExperimentError
 from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.schema import DataSchema

@@ -15,8 +15,8 @@ from coterie.aggregation.experiment import Experiment
 from coterie.aggregation.history import History
 from coterie.aggregation.plan.manifest import DELTA, Manifest
 from coterie.aggregation.server_optimizers import ServerOptimizer, State
-from coterie.client_sdk.device.data import DataSource, load_data
 from coterie.client_sdk.device.trainers.base import Trainer
+from coterie.client_sdk.rows.loading import DataSource, load_data
 from coterie.errors import ExperimentError
 from coterie.privacy.audit.canaries import Canaries
 from coterie.privacy.audit.gaussian import POWER, Marks, judge_marks

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from coterie.aggregation.experiment import Experiment
-from coterie.client_sdk.device.data import DataSource
 from coterie.client_sdk.device.trainers.base import LocalTask, LocalWork, Rows, Trainer
+from coterie.client_sdk.rows.loading import DataSource
 from coterie.errors import ExperimentError
 from coterie.privacy.audit.membership import Membership, membership
 from coterie.simulation.engines.naming import PLAN_TRAINER, resolve_trainer

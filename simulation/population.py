@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from coterie.aggregation.eligibility import Contribution, Holdings, candidate, has_the_data, rested
 from coterie.aggregation.selection import Candidate
-from coterie.client_sdk.device.data import DataSource, check_source, load_data
 from coterie.client_sdk.device.holdout import split
 from coterie.client_sdk.device.trainers.base import Tensors
+from coterie.client_sdk.rows.loading import DataSource, check_source, load_data
 from coterie.errors import ConfigurationError, ExperimentError
 from coterie.protocol.frames import is_frame
 from coterie.protocol.privacy import Privacy

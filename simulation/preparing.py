@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from coterie.aggregation.preparation import Prepared, Survey
-from coterie.client_sdk.device.data import DataSource
+from coterie.client_sdk.rows.loading import DataSource
 from coterie.errors import ExperimentError
 from coterie.simulation.simulation import simulate_full
 

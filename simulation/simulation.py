@@ -23,8 +23,8 @@ from coterie.aggregation.plan.bundle import Plan
 from coterie.aggregation.progress import Progress
 from coterie.aggregation.record import RoundRecord
 from coterie.aggregation.run_files import write_run
-from coterie.client_sdk.device.data import DataSource
 from coterie.client_sdk.device.trainers.base import Trainer
+from coterie.client_sdk.rows.loading import DataSource, load_evaluation
 from coterie.errors import ConfigurationError, ExperimentError
 from coterie.protocol.checked_rows import CheckedRows
 from coterie.protocol.files import make_folder, write_durably
@@ -254,7 +254,7 @@ def simulate_full(
             trainer=resolve_trainer(setting.trainer),
             versions=versions,
             progress=Progress(current=initial),
-            rows=experiment.evaluation_rows(),
+            rows=load_evaluation(experiment.evaluation, experiment.schema),
             spending=Spending(experiment, compiled.plan.manifest.layout.size, compiled.plan.manifest.training.draws()),
             shares=shares,
             watch=watch,

@@ -9,6 +9,7 @@ from coterie.aggregation.compiling.compile import CompiledPlan, compile_plan
 from coterie.aggregation.experiment import Experiment
 from coterie.aggregation.plan.bundle import Plan
 from coterie.client_sdk.control.client import ControlClient
+from coterie.client_sdk.rows.loading import load_evaluation
 from coterie.errors import ExperimentError, InternalError
 from coterie.protocol.control import ExperimentCreate, ExperimentView, ServerRule
 from coterie.protocol.device import PlanRef
@@ -68,7 +69,8 @@ async def _blobs(
     for graph in plan.graphs.values():
         await client.put_blob(graph, kind="graph")
     initial = await client.put_blob(compiled.initial_bytes, kind="model")
-    frozen_bytes, rows = compiled.frozen_bytes, experiment.evaluation_rows()
+    frozen_bytes = compiled.frozen_bytes
+    rows = await asyncio.to_thread(load_evaluation, experiment.evaluation, experiment.schema)
     frozen: BlobRef | None = None if frozen_bytes is None else await client.put_blob(frozen_bytes, kind="frozen")
     evaluation = None if rows is None else await client.put_blob(encode_tensors(rows), kind="evaluation")
     return ExperimentCreate(

@@ -5,7 +5,6 @@ from types import TracebackType
 
 from coterie.client_sdk.device.agent import Agent
 from coterie.client_sdk.device.backoff import Backoff
-from coterie.client_sdk.device.data import DataSource
 from coterie.client_sdk.device.endorsement import read_endorsement
 from coterie.client_sdk.device.history import HistoryEntry
 from coterie.client_sdk.device.membership import Membership
@@ -14,6 +13,7 @@ from coterie.client_sdk.device.preview import DryRun
 from coterie.client_sdk.device.settings import AgentSettings, Listener, RunSummary
 from coterie.client_sdk.device.trainers.base import Trainer
 from coterie.client_sdk.portal import Portal
+from coterie.client_sdk.rows.loading import DataSource
 
 DEFAULT_FOLDER = Path(".coterie/client")
 

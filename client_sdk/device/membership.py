@@ -9,13 +9,13 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.client_sdk.device.data import DataSource, load_data, load_fitting
 from coterie.client_sdk.device.endorsement import stored_endorsement
 from coterie.client_sdk.device.faults import Faults
 from coterie.client_sdk.device.history import StoredMembership
 from coterie.client_sdk.device.policy import DevicePolicy
 from coterie.client_sdk.device.store import Store
 from coterie.client_sdk.http import Link
+from coterie.client_sdk.rows.loading import DataSource, load_data, load_fitting
 from coterie.compute.runtime.yardstick import yardstick_us
 from coterie.errors import ConfigurationError, RemoteError
 from coterie.protocol.canonical import canonical_json, parse_json

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from coterie.client_sdk.device.backoff import Backoff
-from coterie.client_sdk.device.data import DataSource
 from coterie.client_sdk.device.policy import DevicePolicy
 from coterie.client_sdk.device.trainers.base import Trainer
 from coterie.client_sdk.device.upload import PIECE
 from coterie.client_sdk.lean_httpx import httpx
+from coterie.client_sdk.rows.loading import DataSource
 from coterie.protocol.endorsements import Endorsement
 
 Listener = Callable[[Mapping[str, Any]], None]

@@ -17,7 +17,6 @@ from coterie.aggregation.plan.manifest import Manifest
 from coterie.aggregation.private.contribution import STEPS, WEIGHT, zeros
 from coterie.aggregation.private.local_noise import privatised
 from coterie.client_sdk.device.blobs import BlobCache
-from coterie.client_sdk.device.data import blank_rows
 from coterie.client_sdk.device.divergence import as_divergence
 from coterie.client_sdk.device.holdout import split
 from coterie.client_sdk.device.lineage import check_client_state
@@ -28,6 +27,7 @@ from coterie.client_sdk.device.promise import check_steps
 from coterie.client_sdk.device.quiet import as_coterie_error, hides, promised, train_quietly, under_masks
 from coterie.client_sdk.device.spending import PrivacyLedger, Release
 from coterie.client_sdk.device.trainers.base import LocalTask, LocalWork, Tensors, Trainer, TrainOptions
+from coterie.client_sdk.rows.loading import blank_rows
 from coterie.errors import CoterieError, PlanRefused, PolicyRefused, UpdateRefused
 from coterie.privacy.dp.noise.source import Source
 from coterie.privacy.secagg.encoding import describe

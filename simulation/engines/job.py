@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from coterie import errors
 from coterie.aggregation.plan.manifest import Manifest
-from coterie.client_sdk.device.data import load_data
 from coterie.client_sdk.device.holdout import split
 from coterie.client_sdk.device.trainers.base import Rows, Tensors
+from coterie.client_sdk.rows.loading import load_data
 from coterie.errors import CoterieError, RemoteError
 from coterie.simulation.work import Assignment, Measured, Trained, Workplace
 

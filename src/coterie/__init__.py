@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from coterie.aggregation.server_optimizers import server_sgd
     from coterie.client_sdk.control.control import Control
     from coterie.client_sdk.control.submit import submit
-    from coterie.client_sdk.device.data import load_data
     from coterie.client_sdk.device.device import Device
     from coterie.client_sdk.device.policy import DevicePolicy
+    from coterie.client_sdk.rows.loading import load_data
     from coterie.errors import CoterieError
     from coterie.protocol.privacy import UserLevel
     from coterie.protocol.rounds import RoundPolicy
@@ -66,7 +66,7 @@ _HOMES = {
     "coterie.aggregation.server_optimizers": ("server_sgd",),
     "coterie.client_sdk.control.control": ("Control",),
     "coterie.client_sdk.control.submit": ("submit",),
-    "coterie.client_sdk.device.data": ("load_data",),
+    "coterie.client_sdk.rows.loading": ("load_data",),
     "coterie.client_sdk.device.device": ("Device",),
     "coterie.client_sdk.device.policy": ("DevicePolicy",),
     "coterie.errors": ("CoterieError",),

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from coterie.client_sdk.device.data import load_data
+from coterie.client_sdk.rows.loading import load_data
 from coterie.errors import DataError
 from coterie.protocol.schema import DataSchema, Feature, Label
 

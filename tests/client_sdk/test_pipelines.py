@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from sdk_kit import Lab, experiment, rows, run
 
-from coterie.client_sdk.device.data import load_data
+from coterie.client_sdk.rows.loading import load_data
 from coterie.compute.data import ArraySource, Dataset
 from coterie.errors import ArgumentValueError, DataError
 from coterie.protocol.rounds import RoundPolicy

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from coterie.client_sdk.device.data import load_data
+from coterie.client_sdk.rows.loading import load_data
 from coterie.errors import DataError
 from coterie.protocol.schema import DataSchema, Feature, Label
 from coterie.simulation.partition import iid, split

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coterie.client_sdk.device.data import load_data
+from coterie.client_sdk.rows.loading import load_data
 from coterie.protocol.refinement import departure
 from coterie.protocol.schema import DataSchema, Feature, Label
 

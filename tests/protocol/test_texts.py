@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coterie import errors
-from coterie.client_sdk.device.data import load_data
+from coterie.client_sdk.rows.loading import load_data
 from coterie.protocol.schema import DataSchema, Feature, Label
 from coterie.protocol.texts import as_bytes, as_places, texts_of
 

@@ -11,7 +11,7 @@ from simulation_kit import experiment, rows, same
 from coterie import errors
 from coterie.aggregation.history import History
 from coterie.aggregation.record import RoundRecord
-from coterie.client_sdk.device.data import load_data
+from coterie.client_sdk.rows.loading import load_data
 from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.schema import DataSchema, Feature, Label
 from coterie.simulation import simulate_full, split

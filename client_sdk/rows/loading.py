@@ -16,7 +16,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.client_sdk.device.pipeline import Pipeline, rows_of
+from coterie.client_sdk.rows.pipeline import Pipeline, rows_of
 from coterie.compute.data.sources.csv.source import CsvSource
 from coterie.compute.data.sources.npz import DAMAGE, opened_npz, unreadable
 from coterie.errors import DataError
@@ -69,6 +69,19 @@ def load_fitting(source: DataSource, schema: DataSchema) -> CheckedRows:
     if path.is_dir():
         return _folder(path, schema)
     return schema.fitting(_file(path, schema), path.name)
+
+
+def load_evaluation(source: DataSource | None, schema: DataSchema) -> Mapping[str, NDArray[Any]] | None:
+    """The rows on which a coordinator or a simulation measures versions, checked; None for none.
+
+    source: as for `load_data`, an experiment's ``evaluation``.
+    Raises DataError.
+    """
+    if source is None:
+        return None
+    if isinstance(source, Mapping) or is_frame(source):
+        return schema.check(cast(Arrays, as_columns(source, "evaluation")), "evaluation")
+    return load_data(source, schema)
 
 
 def blank_rows(schema: DataSchema, count: int) -> dict[str, NDArray[Any]]:

@@ -1,0 +1,1 @@
+"""Where rows come from: files, functions, arrays and pipelines, checked against a schema."""
