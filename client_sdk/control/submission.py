@@ -2,8 +2,11 @@
 
 import asyncio
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
+
+from numpy.typing import NDArray
 
 from coterie.aggregation.compiling.compile import CompiledPlan, compile_plan
 from coterie.aggregation.experiment import Experiment
@@ -38,6 +41,8 @@ async def send(
     experiment = submission.experiment
     on_progress("compiling")
     compiled = await asyncio.to_thread(compile_plan, experiment)
+    # Before anything is sent: rows that cannot be read leave nothing behind.
+    rows = await asyncio.to_thread(load_evaluation, experiment.evaluation, experiment.schema)
     plan = compiled.plan.sign(submission.key)
     population = submission.population or slug(experiment.name)
     # First the plan: whose role may start no experiment is refused before a population is made or changed.
@@ -45,7 +50,7 @@ async def send(
     on_progress(f"population {population}")
     await client.ensure_population(population, experiment.schema, signers=(submission.key.public,))
     on_progress("sending")
-    request = await _blobs(client, experiment, compiled, plan, population)
+    request = await _blobs(client, experiment, compiled, plan, population, rows)
     view = await client.create_experiment(request)
     on_progress(f"started {view.id}")
     return view
@@ -62,7 +67,12 @@ def slug(name: str) -> str:
 
 
 async def _blobs(
-    client: ControlClient, experiment: Experiment, compiled: CompiledPlan, plan: Plan, population: str
+    client: ControlClient,
+    experiment: Experiment,
+    compiled: CompiledPlan,
+    plan: Plan,
+    population: str,
+    rows: Mapping[str, NDArray[Any]] | None,
 ) -> ExperimentCreate:
     if plan.signature is None or plan.signer is None:
         raise InternalError("A plan that is to be sent must be signed.")
@@ -70,7 +80,6 @@ async def _blobs(
         await client.put_blob(graph, kind="graph")
     initial = await client.put_blob(compiled.initial_bytes, kind="model")
     frozen_bytes = compiled.frozen_bytes
-    rows = await asyncio.to_thread(load_evaluation, experiment.evaluation, experiment.schema)
     frozen: BlobRef | None = None if frozen_bytes is None else await client.put_blob(frozen_bytes, kind="frozen")
     evaluation = None if rows is None else await client.put_blob(encode_tensors(rows), kind="evaluation")
     return ExperimentCreate(

@@ -1,5 +1,5 @@
-"""Loading a device's rows: a folder, a CSV or NPZ file, a Python function, or arrays, checked against the population's
-schema.
+"""Loading rows of a device or of an evaluation: a folder, a CSV or NPZ file, a Python function, or arrays, checked
+against the population's schema.
 
 Only what the schema names is read; other columns and arrays of a file are ignored and never leave the file. No pickle
 is ever loaded. Errors are `coterie.errors.DataError` naming file, column and row (the first row of data is 1).
@@ -35,11 +35,9 @@ def load_data(source: DataSource, schema: DataSchema) -> CheckedRows:
     source: one of
 
     - a file ``*.csv`` or ``*.csv.gz`` with a header line that names the schema's columns, in any order, or ``*.npz``
-      with an
-      array per name;
+      with an array per name;
     - a folder with one ``<name>.npy`` per feature and label, or else with such files, joined row after row in the order
-      of
-      their names;
+      of their names;
     - ``"module:function"``, called with the schema if it takes an argument, found as ``import`` finds it or in the
       working folder;
     - the function itself; a mapping of arrays; a pandas DataFrame, whose index is left out; or a source or a data set

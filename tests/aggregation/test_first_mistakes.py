@@ -105,6 +105,6 @@ def test_least_recent_gives_everybody_a_turn_who_rests_in_between(clients: int, 
     assert len(times) == clients and max(times.values()) - min(times.values()) <= 1
 
 
-def test_a_file_as_evaluation_rows_is_told_how_to_read_it(make_experiment: Any) -> None:
-    with pytest.raises(errors.ExperimentError, match=r"load_data\(file, schema\) reads a file, not 'rows.csv'"):
-        make_experiment(evaluation="rows.csv")
+def test_evaluation_rows_of_no_known_kind_are_refused(make_experiment: Any) -> None:
+    with pytest.raises(errors.ExperimentError, match="evaluation must be a mapping .* a file, a folder, .* not '3'"):
+        make_experiment(evaluation=3)

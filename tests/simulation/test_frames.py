@@ -2,6 +2,7 @@
 
 import importlib.util
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from coterie import errors
 from coterie.aggregation.history import History
 from coterie.aggregation.record import RoundRecord
 from coterie.client_sdk.rows.loading import load_data
+from coterie.compute.data import ArraySource
 from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.schema import DataSchema, Feature, Label
 from coterie.simulation import simulate_full, split
@@ -74,6 +76,21 @@ def test_tables_are_rows_of_clients_of_the_evaluation_and_of_predictions() -> No
     assert same(load_data(framed[0], SCHEMA), load_data(columns[0], SCHEMA))
     parts = [np.array([3, 1])]
     assert same(split(framed[0], parts)[0], split(columns[0], parts)[0])
+
+
+def test_evaluation_rows_may_be_a_file_a_source_or_a_function(tmp_path: Path) -> None:
+    columns = [flat(40, seed) for seed in range(3)]
+    wanted = {"schema": SCHEMA, "rounds": POLICY}
+    plain = simulate_full(experiment(evaluation=columns[2], **wanted), columns).history.curve("loss")
+    file = tmp_path / "held-out.csv"
+    names = (*NAMES, "y")
+    lines = [",".join(names)] + [",".join(str(columns[2][name][row]) for name in names) for row in range(40)]
+    file.write_text("\n".join(lines) + "\n")
+    for given in (file, str(file), tmp_path, ArraySource(columns[2]), lambda: table(columns[2])):
+        done = simulate_full(experiment(evaluation=given, **wanted), columns)
+        assert done.history.curve("loss") == plain != []
+    with pytest.raises(errors.DataError, match="gone.csv: there is no such file"):
+        simulate_full(experiment(evaluation="gone.csv", **wanted), columns)
 
 
 def test_what_a_table_lacks_is_named() -> None:
