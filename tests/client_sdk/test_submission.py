@@ -12,7 +12,7 @@ from coterie.protocol.tensors import decode_tensors
 
 def test_evaluation_rows_from_a_file_are_sent_checked(tmp_path: Path) -> None:
     held_out = rows(20, 9)
-    np.savez(tmp_path / "held-out.npz", **held_out, own=np.zeros(3))
+    np.savez(tmp_path / "held-out.npz", x=held_out["x"], y=held_out["y"], own=np.zeros(3))
 
     async def work(place: Lab) -> None:
         wanted = experiment("held out", evaluation=tmp_path / "held-out.npz")
