@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.prepared import start
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -43,15 +44,8 @@ def coterie(tmp_path: Path, environment: dict[str, str]) -> Coterie:
     """Runs `coterie …` in the test's folder."""
 
     def run(*words: str, timeout: float = 120.0, cwd: Path = tmp_path, **more: str) -> Done:
-        done = subprocess.run(
-            [sys.executable, "-m", "coterie.cli.main", *words],
-            cwd=cwd,
-            env={**environment, **more},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-        )
-        return Done(done.returncode, done.stdout, done.stderr)
+        program = start(words, cwd=cwd, env={**environment, **more})
+        out, err = program.communicate(timeout=timeout)
+        return Done(program.wait(), out, err)
 
     return run

@@ -17,6 +17,7 @@ from coterie.cli.failures import BAD_INPUT, REMOTE
 from coterie.cli.output import short_id
 from coterie.protocol.signing import SigningKey
 from tests.patience import patience
+from tests.prepared import Program, start
 
 Coterie = Callable[..., Any]
 PROGRAM = (sys.executable, "-m", "coterie.cli.main")
@@ -28,17 +29,9 @@ def hear_interrupts() -> None:
 
 
 @contextmanager
-def running(*words: str, cwd: Path, environment: dict[str, str]) -> Generator[subprocess.Popen[str]]:
+def running(*words: str, cwd: Path, environment: dict[str, str]) -> Generator[Program]:
     """A command that stays. It is interrupted at the end, and must end well."""
-    process = subprocess.Popen(
-        [*PROGRAM, *words],
-        cwd=cwd,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
+    process = start(words, cwd=cwd, env=environment, stderr=False)
     try:
         yield process
         process.send_signal(signal.SIGINT)
@@ -50,7 +43,7 @@ def running(*words: str, cwd: Path, environment: dict[str, str]) -> Generator[su
             process.communicate()
 
 
-def next_event(process: subprocess.Popen[str], name: str) -> dict[str, Any]:
+def next_event(process: Program, name: str) -> dict[str, Any]:
     """Read a process's JSON lines up to the event of this name."""
     for line in process.stdout or ():
         event = json.loads(line)

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from conftest import Done
 from test_flow import PROGRAM, next_event, running
 
 from coterie.cli import doctor
@@ -22,6 +23,7 @@ from coterie.cli.main import run
 from coterie.protocol.files import storage_error
 from tests.patience import patience
 from tests.ports import steady_port
+from tests.prepared import start
 
 ROOT = Path(__file__).resolve().parents[2]
 TOKEN = re.compile(r"--token (\S+)")
@@ -71,16 +73,10 @@ class Place:
     token: str
     environment: dict[str, str]
 
-    def run(self, *words: str, cwd: Path | None = None, **more: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [*PROGRAM, *words],
-            cwd=cwd or self.folder,
-            env={**self.environment, **more},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=patience(60),
-        )
+    def run(self, *words: str) -> Done:
+        program = start(words, cwd=self.folder, env=self.environment)
+        out, err = program.communicate(timeout=patience(60))
+        return Done(program.wait(), out, err)
 
     def client(self, data: str, *more: str) -> tuple[str, ...]:
         return ("client", self.url, "--token", self.token, "--data", data, "--once", *more)
@@ -91,13 +87,13 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Generator[Place]:
     kept = {key: value for key, value in os.environ.items() if not key.startswith("COTERIE_")}
     environment = {**kept, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "COLUMNS": "200"}
     root = tmp_path_factory.mktemp("mistakes")
-    subprocess.run([*PROGRAM, "new", "project"], cwd=root, env=environment, check=True, stdout=subprocess.DEVNULL)
+    start(("new", "project"), cwd=root, env=environment).communicate(timeout=patience(60))
     folder = root / "project"
     with running("server", "--port", "0", "--json", cwd=folder, environment=environment) as server:
         url = next_event(server, "ready")["url"]
         environment["COTERIE_URL"] = url
         here = Place(folder, url, "", environment)
-        found = TOKEN.search(here.run("submit", "experiment.py").stdout)
+        found = TOKEN.search(here.run("submit", "experiment.py").out)
         assert found is not None
         yield Place(folder, url, found[1], environment)
 
@@ -306,7 +302,9 @@ def heard(what: str, code: int, said: str) -> str:
     return said
 
 
-def outcome(what: str, done: subprocess.CompletedProcess[str]) -> str:
+def outcome(what: str, done: Done | subprocess.CompletedProcess[str]) -> str:
+    if isinstance(done, Done):
+        return heard(what, done.code, done.out + done.err)
     return heard(what, done.returncode, done.stdout + done.stderr)
 
 
@@ -335,7 +333,7 @@ def test_another_separator_is_read(place: Place) -> None:
     text = (place.folder / "data" / "site-2.csv").read_text(encoding="utf-8")
     written(place, "semicolons.csv", text.replace(",", ";"))
     done = place.run("client", place.url, "--token", place.token, "--data", "semicolons.csv", "--dry-run")
-    assert done.returncode == 0, outcome("another separator", done)
+    assert done.code == 0, outcome("another separator", done)
 
 
 def test_one_name_twice_is_refused_while_the_first_runs(place: Place) -> None:
@@ -374,7 +372,14 @@ def test_an_extra_that_is_missing_is_named_with_the_line_that_installs_it(place:
         "find = util.find_spec\n"
         "util.find_spec = lambda name, package=None: None if name == 'fastapi' else find(name, package)\n"
     )
-    done = place.run("server", "--port", "0", "--folder", "other", PYTHONPATH=str(hidden))
+    done = subprocess.run(
+        [*PROGRAM, "server", "--port", "0", "--folder", "other"],
+        cwd=place.folder,
+        env={**place.environment, "PYTHONPATH": str(hidden)},
+        capture_output=True,
+        text=True,
+        timeout=patience(60),
+    )
     said = outcome("a missing extra", done)
     assert "error[extra_missing]" in said and 'pip install "coterie[server]"' in said
 
@@ -432,14 +437,8 @@ INTERRUPTS: dict[str, Interrupt] = {
 @pytest.mark.parametrize("what", INTERRUPTS)
 def test_who_interrupts_a_command_is_told_what_is_left_and_how_it_goes_on(what: str, place: Place) -> None:
     interrupt = INTERRUPTS[what]
-    process = subprocess.Popen(
-        [*PROGRAM, *interrupt.words(place), "--json"],
-        cwd=place.folder,
-        env={**place.environment, "COTERIE_URL": place.url},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
+    process = start(
+        (*interrupt.words(place), "--json"), cwd=place.folder, env={**place.environment, "COTERIE_URL": place.url}
     )
     try:
         next_event(process, interrupt.after)
@@ -451,7 +450,7 @@ def test_who_interrupts_a_command_is_told_what_is_left_and_how_it_goes_on(what: 
         if process.poll() is None:
             process.kill()
             process.communicate()
-    heard(f"Ctrl-C ends {what}", process.returncode, said)
+    heard(f"Ctrl-C ends {what}", process.wait(), said)
     assert process.returncode == interrupt.code
     for words in interrupt.says:
         assert words in said

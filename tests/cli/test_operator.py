@@ -1,24 +1,24 @@
 """What an operator asks a coordinator for: tokens, events, and how devices fare."""
 
 import json
-import subprocess
 import time
 from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from test_flow import PROGRAM, Place, next_event, running
+from test_flow import Place, next_event, running
 
 from coterie.cli.failures import REMOTE
 from coterie.cli.main import run
 from tests.patience import patience
+from tests.prepared import start
 
 
 @pytest.fixture
 def place(tmp_path: Path, environment: dict[str, str]) -> Generator[Place]:
     """A starter project and its coordinator."""
-    subprocess.run([*PROGRAM, "new", "project"], cwd=tmp_path, env=environment, check=True, stdout=subprocess.DEVNULL)
+    start(("new", "project"), cwd=tmp_path, env=environment).communicate(timeout=patience(60))
     folder = tmp_path / "project"
     with running("server", "--port", "0", "--json", cwd=folder, environment=environment) as server:
         yield Place(folder, next_event(server, "ready")["url"], {})
@@ -92,12 +92,10 @@ def test_events_are_printed_from_any_point_and_followed(
     run(["events"])
     shown = capsys.readouterr().out
     assert "experiment.created" in shown and len(shown.splitlines()) == len(every)
-    following = subprocess.Popen(
-        [*PROGRAM, "events", "--follow", "--after", str(every[-1]["id"]), "--json"],
+    following = start(
+        ("events", "--follow", "--after", str(every[-1]["id"]), "--json"),
         cwd=place.folder,
         env={**environment, "COTERIE_URL": place.url},
-        stdout=subprocess.PIPE,
-        text=True,
     )
     try:
         asked("stop")

@@ -1,25 +1,25 @@
 """What an owner of data asks of a client on this machine: what it did, what would leave, and to leave."""
 
 import json
-import subprocess
 import time
 from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from test_flow import PROGRAM, Place, next_event, running
+from test_flow import Place, next_event, running
 
 from coterie.cli.failures import BAD_INPUT
 from coterie.cli.main import run
 from coterie.protocol.signing import SigningKey
 from tests.patience import patience
+from tests.prepared import start
 
 
 @pytest.fixture
 def place(tmp_path: Path, environment: dict[str, str]) -> Generator[Place]:
     """A starter project and its coordinator."""
-    subprocess.run([*PROGRAM, "new", "project"], cwd=tmp_path, env=environment, check=True, stdout=subprocess.DEVNULL)
+    start(("new", "project"), cwd=tmp_path, env=environment).communicate(timeout=patience(60))
     folder = tmp_path / "project"
     with running("server", "--port", "0", "--json", cwd=folder, environment=environment) as server:
         yield Place(folder, next_event(server, "ready")["url"], {})

@@ -4,7 +4,6 @@ import ast
 import asyncio
 import json
 import signal
-import subprocess
 import threading
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
@@ -15,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from test_flow import PROGRAM, hear_interrupts, next_event, running
+from test_flow import next_event, running
 
 from coterie.aggregation import analytics
 from coterie.cli import main
@@ -32,6 +31,7 @@ from coterie.client_sdk.device.settings import AgentSettings
 from coterie.protocol.control import PolicyChange
 from coterie.protocol.schema import DataSchema, Feature, Label
 from tests.patience import patience
+from tests.prepared import start
 
 Arrays = dict[str, NDArray[Any]]
 Program = Callable[..., tuple[int, str, str]]
@@ -305,16 +305,8 @@ def test_after_ctrl_c_a_question_goes_on_and_the_printed_line_reads_its_answer(
     coordinator: Asking, tmp_path: Path, environment: dict[str, str]
 ) -> None:
     coordinator.control.ensure_population("people", SCHEMA, signers=[signing_key(RESEARCHER_KEY).public])
-    words = (*PROGRAM, "query", "mean", "pulse", "--asked", str(DEVICES), "--url", coordinator.url, "--json")
-    asking = subprocess.Popen(
-        words,
-        cwd=tmp_path,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=hear_interrupts,
-    )
+    words = ("query", "mean", "pulse", "--asked", str(DEVICES), "--url", coordinator.url, "--json")
+    asking = start(words, cwd=tmp_path, env=environment)
     try:
         submitted = next_event(asking, "submitted")
         said = ""

@@ -1,0 +1,224 @@
+"""Starts programs fast: one process imports what they need, and every program is a fork of it.
+
+To start `coterie` costs one to two seconds of processor time, nearly all of it imports, and the tests start it hundreds
+of times. A program that is started here is a process of its own all the same: its arguments, folder, environment,
+streams and signals are its own. Elsewhere than on Linux a new Python is started.
+"""
+
+import atexit
+import json
+import os
+import runpy
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import cache, partial
+from importlib import import_module
+from pathlib import Path
+from typing import IO, Any, Final
+
+IMPORTED: Final = (
+    *("coterie.cli.main", "coterie.server.serve", "coterie.simulation", "coterie.client_sdk.device.agent"),
+    *("coterie.compute.nn", "coterie.compute.runtime.session"),
+)
+"""The command line, and what commands import when they need it."""
+Streams = tuple[int, int]
+Place = str | os.PathLike[str]
+
+
+def start(words: Sequence[str], *, cwd: Place, env: Mapping[str, str], stderr: bool = True) -> "Program":
+    """Start ``coterie`` with these words, without standard input. stderr: whether to read it; else it is dropped."""
+    if sys.platform == "linux":
+        return _prepared().start(words, cwd=cwd, env=env, stderr=stderr)
+    return subprocess.Popen(
+        [sys.executable, "-m", "coterie.cli.main", *words],
+        cwd=cwd,
+        env=env,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE if stderr else subprocess.DEVNULL,
+        text=True,
+    )
+
+
+class Fork:
+    """A process that `Prepared` started: the part of `subprocess.Popen` that tests use, with errors of its kinds."""
+
+    def __init__(self, pid: int, ended: socket.socket, stdout: IO[str], stderr: IO[str] | None) -> None:
+        """ended: brings the exit code."""
+        self.pid = pid
+        self.stdout = stdout
+        self.stderr = stderr
+        self.returncode: int | None = None
+        self._ended = ended
+
+    def poll(self) -> int | None:
+        """The exit code, minus the signal's number where one ended it; None while it runs."""
+        return self._wait(0.0)
+
+    def wait(self, timeout: float | None = None) -> int:
+        """The exit code, as soon as there is one. Raises subprocess.TimeoutExpired."""
+        code = self._wait(timeout)
+        if code is None:
+            raise subprocess.TimeoutExpired(f"process {self.pid}", timeout or 0.0)
+        return code
+
+    def communicate(self, timeout: float | None = None) -> tuple[str, str]:
+        """Wait until it has ended, and read what is left of its output. Raises subprocess.TimeoutExpired."""
+        streams = [stream for stream in (self.stdout, self.stderr) if stream is not None]
+        with ThreadPoolExecutor(len(streams)) as readers:
+            texts = [readers.submit(stream.read) for stream in streams]
+            try:
+                self.wait(timeout)
+            except subprocess.TimeoutExpired:
+                self.kill()
+                raise
+            read = [text.result() for text in texts]
+        self.close()
+        return read[0], read[1] if len(read) > 1 else ""
+
+    def send_signal(self, number: int) -> None:
+        """Send it a signal if it still runs."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """End it at once."""
+        self.send_signal(signal.SIGKILL)
+
+    def close(self) -> None:
+        """Close the streams."""
+        for stream in (self.stdout, self.stderr):
+            if stream is not None:
+                stream.close()
+        self._ended.close()
+
+    def _wait(self, timeout: float | None) -> int | None:
+        if self.returncode is None:
+            self._ended.settimeout(timeout)
+            with suppress(BlockingIOError, TimeoutError):
+                self.returncode = int(self._ended.recv(16))
+        return self.returncode
+
+
+class Prepared:
+    """The process that programs are forks of."""
+
+    def __init__(self) -> None:
+        self._socket, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        # As every program: threads of a library's own would be lost in a fork.
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+        words = [sys.executable, str(Path(__file__)), str(other.fileno())]
+        with other:
+            self._process = subprocess.Popen(words, env=environment, pass_fds=(other.fileno(),))
+
+    def start(self, words: Sequence[str], *, cwd: Place, env: Mapping[str, str], stderr: bool) -> Fork:
+        """As `start`."""
+        out, out_end = os.pipe()
+        err, err_end = os.pipe() if stderr else (None, os.open(os.devnull, os.O_WRONLY))
+        ended, ended_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        order = json.dumps({"words": list(words), "cwd": os.fspath(cwd), "env": dict(env)}).encode()
+        with ended_end:
+            socket.send_fds(self._socket, [order], [out_end, err_end, ended_end.fileno()])
+        os.close(out_end)
+        os.close(err_end)
+        pid = int(ended.recv(16))
+        return Fork(pid, ended, os.fdopen(out), None if err is None else os.fdopen(err))
+
+    def close(self) -> None:
+        """End the process. Programs that still run go on."""
+        self._socket.close()
+        self._process.wait()
+
+
+Program = Fork | subprocess.Popen[str]
+"""What `start` gives."""
+
+
+@cache
+def _prepared() -> Prepared:
+    """The one of this process."""
+    made = Prepared()
+    atexit.register(made.close)
+    return made
+
+
+def serve(orders: socket.socket) -> Callable[[], None] | None:
+    """Fork for every order until there are no more: None then; in the fork, what the program does."""
+    while True:
+        order, streams, _, _ = socket.recv_fds(orders, 1 << 20, 3)
+        if not order:
+            return None
+        if os.fork() == 0:
+            orders.close()
+            out, err, ended = streams
+            return keep(socket.socket(fileno=ended), partial(become, json.loads(order), (out, err)))
+        for stream in streams:
+            os.close(stream)
+
+
+def keep(ended: socket.socket, program: Callable[[], None]) -> Callable[[], None]:
+    """Fork once more: the program's process gets ``program``, and this one tells how it ends."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    pid = os.fork()
+    if pid == 0:
+        ended.close()
+        return program
+    # Ctrl-C is for the program.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    ended.send(str(pid).encode())
+    os.closerange(1, ended.fileno())
+    _, status = os.waitpid(pid, 0)
+    with suppress(OSError):
+        ended.send(str(os.waitstatus_to_exitcode(status)).encode())
+    os._exit(0)
+
+
+def become(order: Mapping[str, Any], streams: Streams) -> None:
+    """Be the program that an order asks for."""
+    for stream, number in zip(streams, (1, 2), strict=True):
+        os.dup2(stream, number)
+        os.close(stream)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.chdir(order["cwd"])
+    os.environ.clear()
+    os.environ.update(order["env"])
+    sys.argv[1:] = order["words"]
+    del sys.modules["coterie.cli.main"]
+    code = 1
+    try:
+        runpy.run_module("coterie.cli.main", run_name="__main__", alter_sys=True)
+    except SystemExit as leaving:
+        code = leaving.code if isinstance(leaving.code, int) else 1
+    except BaseException:
+        traceback.print_exc()
+    # ONNX Runtime would wait at its end for a thread that stayed behind in the fork: leave as multiprocessing does.
+    for ending in (vars(threading)["_shutdown"], vars(atexit)["_run_exitfuncs"]):
+        ending()
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(code)
+
+
+def main() -> None:
+    """Import, and serve whoever started this."""
+    with open(os.devnull) as nothing:
+        os.dup2(nothing.fileno(), 0)
+    for module in IMPORTED:
+        import_module(module)
+    # Processes between this one and programs are nobody's to wait for.
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    with socket.socket(fileno=int(sys.argv[1])) as orders:
+        program = serve(orders)
+    if program is not None:
+        program()
+
+
+if __name__ == "__main__":
+    main()
