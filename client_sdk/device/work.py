@@ -31,6 +31,7 @@ from coterie.client_sdk.rows.loading import blank_rows
 from coterie.errors import CoterieError, PlanRefused, PolicyRefused, UpdateRefused
 from coterie.privacy.dp.noise.source import Source
 from coterie.privacy.secagg.encoding import describe
+from coterie.protocol.checked_rows import CheckedRows
 from coterie.protocol.codecs.table import choose
 from coterie.protocol.device import Task
 from coterie.protocol.layout import Layout
@@ -201,6 +202,7 @@ def _do_work(
         client_state=of_plan(client_state),
         options=TrainOptions(threads=policy.threads, max_steps=policy.max_steps, on_step=on_step),
         whole=task.kind == "train" and (promised(task) or task.secure is not None),
+        read=read.read if isinstance(read, CheckedRows) else 0,
     )
     kept: Tensors = {}
     slices: Mapping[str, Slices] = {}
