@@ -138,7 +138,9 @@ def test_how_often_a_row_is_drawn_does_not_follow_from_how_many_have_its_class(
     task = asked(terms(10), member.device_id).model_copy(
         update={"secure": None, "privacy": promise, "hyper": {}, "weight_cap": 1}
     )
-    work(Prepared(task=task, plan=made.plan, weights=made.initial, frozen={}), member, DevicePolicy(), PlanTrainer(), {})
+    work(
+        Prepared(task=task, plan=made.plan, weights=made.initial, frozen={}), member, DevicePolicy(), PlanTrainer(), {}
+    )
     assert len(read["ill"]) == flu
     assert set(told) == {(flu, 8 / 41)}
 
