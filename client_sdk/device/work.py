@@ -23,7 +23,7 @@ from coterie.client_sdk.device.lineage import check_client_state
 from coterie.client_sdk.device.membership import Membership
 from coterie.client_sdk.device.outcome import Finished, Prepared, encoded
 from coterie.client_sdk.device.policy import DevicePolicy
-from coterie.client_sdk.device.promise import check_steps
+from coterie.client_sdk.device.promise import check_own_noise, check_steps
 from coterie.client_sdk.device.quiet import as_coterie_error, hides, promised, train_quietly, under_masks
 from coterie.client_sdk.device.spending import PrivacyLedger, Release
 from coterie.client_sdk.device.trainers.base import LocalTask, LocalWork, Tensors, Trainer, TrainOptions
@@ -90,6 +90,7 @@ async def prepare(
     policy.check_plan(plan)
     check_client_state(task, plan.manifest)
     check_steps(task, plan.manifest)
+    check_own_noise(task, plan.manifest)
     policy.check_upload(most_sent(task, plan.manifest), task)
     release = Release.of(
         task,
