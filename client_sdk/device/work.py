@@ -189,7 +189,7 @@ def _do_work(
     local = LocalTask(
         experiment=task.experiment,
         round=task.round,
-        seed=_seed(task),
+        seed=seed_of(task),
         hyper=task.hyper,
         client=task.device,
         weight_cap=min(policy.weight_cap(task), task.secure.weight_cap if task.secure else task.weight_cap),
@@ -257,7 +257,7 @@ def _do_work(
         return encoded(prepared, silent, client_state)
 
 
-def _seed(task: Task) -> int:
+def seed_of(task: Task) -> int:
     """Of orders of rows and masks of dropout; under secure aggregation this device's own, which nobody else knows.
 
     Whoever chose those of all devices of a sum could choose what each puts in: dropout that zeroes a unit everywhere
