@@ -12,11 +12,13 @@ class CheckedRows(dict[str, npt.NDArray[Any]]):
     vocabulary there, and a class its number, which a second check must not read as raw values again.
 
     schema: the digest of the schema that checked them.
+    read: how many rows there were before those of other classes were dropped; None for as many as there are.
     """
 
-    def __init__(self, arrays: Mapping[str, npt.NDArray[Any]], schema: str) -> None:
+    def __init__(self, arrays: Mapping[str, npt.NDArray[Any]], schema: str, *, read: int | None = None) -> None:
         super().__init__(arrays)
         self.schema = schema
+        self.read = len(next(iter(self.values()), ())) if read is None else read
 
     def taken(self, rows: npt.ArrayLike) -> "CheckedRows":
         """Some of these rows, by their numbers or a mask. Raises IndexError for rows that are not there."""

@@ -226,7 +226,8 @@ class DataSchema:
             result[self.label.name] = np.full(rows, self.label.constant, self.label.dtype)
             return CheckedRows(result, self.digest)
         result[self.label.name] = check_label(self.label, given[self.label.name], source)
-        return CheckedRows(with_classes(result, self.label), self.digest)
+        read = max(len(result[self.label.name]), arrays.read if isinstance(arrays, CheckedRows) else 0)
+        return CheckedRows(with_classes(result, self.label), self.digest, read=read)
 
     @cached_property
     def _names(self) -> frozenset[str]:
@@ -238,7 +239,7 @@ class DataSchema:
         given = {name: {name: array} for name, array in rows.items()}
         found = {each.name: check_feature(each, given[each.name], source, read=True) for each in self.features}
         found[self.label.name] = check_label(self.label, given[self.label.name], source, read=True)
-        return CheckedRows(found, self.digest)
+        return CheckedRows(found, self.digest, read=rows.read)
 
     def _assign(self, arrays: Mapping[str, npt.NDArray[Any]], source: str) -> dict[str, dict[str, npt.NDArray[Any]]]:
         """Feature or label name → the arrays that it is made of."""

@@ -51,8 +51,17 @@ def privatised(manifest: Manifest, sections: Sections, terms: LocalTerms, source
 
     source: a fresh key, of the device's own, for this update alone.
 
-    Raises errors.PlanRefused (``local_noise_sections``) for a plan that sends anything beside the change of the weights
-    and metric sums, and errors.ExperimentError (``privacy_invalid``) for impossible terms.
+    Raises as `check_sections`, and errors.ExperimentError (``privacy_invalid``) for impossible terms.
+    """
+    check_sections(manifest)
+    noised = privatise(sections[DELTA], level_of(terms), source)
+    silent = {name: np.zeros_like(vector) for name, vector in sections.items() if name != DELTA}
+    return {**silent, DELTA: noised.astype(np.float32)}
+
+
+def check_sections(manifest: Manifest) -> None:
+    """Raise errors.PlanRefused (``local_noise_sections``) for a plan that sends anything beside the change of the
+    weights and metric sums.
     """
     others = sorted({spec.name for spec in manifest.sections} - {DELTA, METRICS})
     if others:
@@ -61,6 +70,3 @@ def privatised(manifest: Manifest, sections: Sections, terms: LocalTerms, source
             hint="The researcher can choose a method that sends the change only, such as FedAvg.",
             code="local_noise_sections",
         )
-    noised = privatise(sections[DELTA], level_of(terms), source)
-    silent = {name: np.zeros_like(vector) for name, vector in sections.items() if name != DELTA}
-    return {**silent, DELTA: noised.astype(np.float32)}

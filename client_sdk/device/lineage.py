@@ -132,12 +132,20 @@ async def _head_before(task: Task, known: Place, until: int, ask: Ask) -> str:
 def same_chain(task: Task, made: Task) -> bool:
     """Whether client state that the task ``made`` returned belongs to the versions before a task that `check_lineage`
     let pass. Both were held to what the device remembers, so of two versions the earlier is in the later one's chain.
-    Without a history it belongs to its plan alone: another plan's noise was not made for what is in it.
+    Without a history it belongs to its plan alone: another plan's noise was not made for what is in it. Nor was that of
+    another promise, or of none: what a codec kept of an update without noise is added to a later one after its noise.
     """
+    if _promised(task) != _promised(made):
+        return False
     if task.lineage is None or made.lineage is None:
         return task.lineage is made.lineage and task.plan.id == made.plan.id
     here, then = _place_of(task, task.lineage), _place_of(made, made.lineage)
     return then == here or (then.plan == here.plan and then.round < here.round)
+
+
+def _promised(task: Task) -> tuple[str, str] | None:
+    """What the task's noise hides, and from whom."""
+    return None if task.privacy is None else (task.privacy.unit, task.privacy.trusts)
 
 
 def check_client_state(task: Task, manifest: Manifest) -> None:

@@ -7,9 +7,9 @@ trusts the coordinator is taken as it stands: its noise is added where no device
 """
 
 from coterie.aggregation.plan.manifest import DELTA, Manifest
-from coterie.aggregation.private.local_noise import level_of
+from coterie.aggregation.private.local_noise import check_sections, level_of
 from coterie.errors import ArgumentValueError, ExperimentError, PolicyRefused
-from coterie.privacy.dp import distributed
+from coterie.privacy.dp import distributed, local
 from coterie.privacy.dp.accounting import spent
 from coterie.privacy.dp.events import Approximate, Event, SampledGaussian
 from coterie.privacy.dp.rounds import whole_cost
@@ -84,13 +84,29 @@ def check_steps(task: Task, manifest: Manifest) -> None:
         raise _refusal("is not about single rows, and the plan's steps noise those" if promise else _NO_PROMISE)
 
 
-def _check_own(local: LocalTerms, promise: PrivacyTerms) -> None:
-    if local.epsilon > promise.epsilon * _ROUNDING or local.delta > promise.delta * _ROUNDING:
+def check_own_noise(task: Task, manifest: Manifest) -> None:
+    """Hold the noise that a task makes this device add against the plan, before anything is trained: noise that turns
+    out to be impossible only then would end one task after another without a word.
+
+    Raises errors.PolicyRefused (``privacy_unkept``), PlanRefused (``local_noise_sections``).
+    """
+    if task.local is None:
+        return
+    check_sections(manifest)
+    length = next(spec.length for spec in manifest.sections if spec.name == DELTA)
+    try:
+        local.reach(level_of(task.local), length)
+    except (ArgumentValueError, ExperimentError, ArithmeticError) as error:
+        raise _refusal(f"rests on noise that cannot be made: {str(error).rstrip('.')}") from error
+
+
+def _check_own(terms: LocalTerms, promise: PrivacyTerms) -> None:
+    if terms.epsilon > promise.epsilon * _ROUNDING or terms.delta > promise.delta * _ROUNDING:
         raise _refusal(
             f"is epsilon {promise.epsilon:g} at delta {promise.delta:g} for all rounds, and one upload alone is made "
-            f"for {local.epsilon:g} at {local.delta:g}"
+            f"for {terms.epsilon:g} at {terms.delta:g}"
         )
-    _of_upload(local)
+    _of_upload(terms)
 
 
 def _check_shared(terms: SecureTerms, promise: PrivacyTerms, endorsed: int | None) -> None:
@@ -142,11 +158,11 @@ def _of_rows(manifest: Manifest) -> tuple[Event, ...]:
     return (SampledGaussian(private.noise_multiplier, draws.rate, draws.steps), *fails)
 
 
-def _of_upload(local: LocalTerms) -> tuple[Event, ...]:
+def _of_upload(terms: LocalTerms) -> tuple[Event, ...]:
     """One upload that the device noises by itself."""
     try:
-        return whole_cost(level_of(local), 1, cohort=1)
-    except ExperimentError as error:
+        return whole_cost(level_of(terms), 1, cohort=1)
+    except (ArgumentValueError, ExperimentError) as error:
         raise _refusal(f"rests on noise that cannot be made: {error.message}") from error
 
 

@@ -266,8 +266,8 @@ class Runner:
         update = path.read_bytes() if path.exists() else b""
         if sha256_hex(update) != in_flight.sha256:
             raise PolicyRefused(
-                f"The finished update in {path} is damaged, so it is not sent.",
-                hint="Check the disk; the device goes on with its next task.",
+                "The finished update is damaged, so it is not sent.",
+                hint=f"Check the disk below {path.parent}; the device goes on with its next task.",
                 code="update_damaged",
             )
         return update

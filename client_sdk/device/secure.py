@@ -332,7 +332,7 @@ def _header(task: Task, state: ClientState) -> MaskedHeader:
 
 def _damaged(what: str, path: str) -> PolicyRefused:
     return PolicyRefused(
-        f"The {what} in {path} is damaged, so this device sends nothing more in its attempt.",
-        hint="Check the disk; the device goes on with its next task.",
+        f"The {what} is damaged, so this device sends nothing more in its attempt.",
+        hint=f"Check the disk: {path}. The device goes on with its next task.",
         code="attempt_lost",
     )

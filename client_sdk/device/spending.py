@@ -49,7 +49,7 @@ _WAIT_S: Final = 60.0
 _SCHEMA: Final = (
     "CREATE TABLE IF NOT EXISTS releases (key TEXT PRIMARY KEY, task TEXT NOT NULL, coordinator TEXT NOT NULL,"
     " population TEXT NOT NULL, experiment TEXT NOT NULL, once INTEGER NOT NULL, events TEXT NOT NULL,"
-    " at REAL NOT NULL, sent TEXT NOT NULL DEFAULT '', epsilon REAL, delta REAL)"
+    " at REAL NOT NULL, sent TEXT NOT NULL DEFAULT '', epsilon REAL, delta REAL, device TEXT NOT NULL DEFAULT '')"
 )
 
 
@@ -60,6 +60,7 @@ class Release:
     key: of its row, this device's own, which no coordinator chooses.
     task: its id.
     coordinator: the key that signed it.
+    device: that it is for; clients that share one file may take part in one experiment, each at its price.
     population, experiment: of the task.
     promise: as the task says it.
     events: what the release costs.
@@ -75,6 +76,7 @@ class Release:
     promise: PrivacyTerms
     events: tuple[Event, ...]
     once: bool
+    device: str = ""
 
     @staticmethod
     def of(task: Task, manifest: Manifest, *, key: str, coordinator: str, population: str) -> "Release | None":
@@ -94,6 +96,7 @@ class Release:
             promise=promise,
             events=events_of(task, promise, manifest),
             once=promise.unit == "user" and promise.trusts == "coordinator",
+            device=task.device,
         )
 
 
@@ -142,7 +145,7 @@ class PrivacyLedger:
             _require_limits(database, release, policy)
             events = canonical_json([event.to_json() for event in release.events]).decode()
             database.execute(
-                "INSERT OR IGNORE INTO releases VALUES (?, ?, ?, ?, ?, ?, ?, ?, '', ?, ?)",
+                "INSERT OR IGNORE INTO releases VALUES (?, ?, ?, ?, ?, ?, ?, ?, '', ?, ?, ?)",
                 (
                     release.key,
                     release.task,
@@ -154,6 +157,7 @@ class PrivacyLedger:
                     time.time(),
                     release.promise.epsilon,
                     release.promise.delta,
+                    release.device,
                 ),
             )
 
@@ -210,6 +214,7 @@ class PrivacyLedger:
                 add_column(database, "releases", "sent", "TEXT NOT NULL DEFAULT 'unknown'")
                 add_column(database, "releases", "epsilon", "REAL")
                 add_column(database, "releases", "delta", "REAL")
+                add_column(database, "releases", "device", "TEXT NOT NULL DEFAULT ''")
                 yield database
                 database.execute("COMMIT")
         except sqlite3.OperationalError as error:
@@ -241,7 +246,7 @@ def _fits_limit(events: Sequence[Event], delta: float, limit: float) -> bool:
 
 
 class _Row(NamedTuple):
-    """A release as it is written down."""
+    """A release as it is written down; of one from before devices were, ``device`` is empty."""
 
     key: str
     coordinator: str
@@ -249,13 +254,16 @@ class _Row(NamedTuple):
     once: bool
     events: tuple[Event, ...]
     promise: tuple[float, float] | None
+    device: str
 
 
 def _require_limits(database: sqlite3.Connection, release: Release, policy: DevicePolicy) -> None:
     """Both limits, for the release and all rows but its own."""
     rows = [row for row in _rows(database) if row.key != release.key]
     promise = (release.promise.epsilon, release.promise.delta)
-    new = _Row(release.key, release.coordinator, release.experiment, release.once, release.events, promise)
+    new = _Row(
+        release.key, release.coordinator, release.experiment, release.once, release.events, promise, release.device
+    )
     if not release.once:
         same = [row for row in rows if (row.coordinator, row.experiment) == (new.coordinator, new.experiment)]
         own = _events([*same, new])
@@ -290,7 +298,7 @@ def _excess(events: Iterable[Event]) -> float:
 
 def _rows(database: sqlite3.Connection) -> list[_Row]:
     """Every release, the oldest first."""
-    columns = "key, coordinator, experiment, once, events, epsilon, delta"
+    columns = "key, coordinator, experiment, once, events, epsilon, delta, device"
     found = database.execute(f"SELECT {columns} FROM releases ORDER BY rowid")
     try:
         return [
@@ -301,23 +309,25 @@ def _rows(database: sqlite3.Connection) -> list[_Row]:
                 bool(once),
                 tuple(event_from_json(each) for each in json.loads(events)),
                 None if epsilon is None or delta is None else (float(epsilon), float(delta)),
+                device,
             )
-            for key, coordinator, experiment, once, events, epsilon, delta in found
+            for key, coordinator, experiment, once, events, epsilon, delta, device in found
         ]
     except (InputError, ValueError, TypeError) as error:
         raise sqlite3.DatabaseError(f"a row cannot be read: {error}") from error
 
 
 def _events(rows: Iterable[_Row]) -> list[Event]:
-    """All events, the claim of an experiment once however many tasks it had."""
-    claims: set[tuple[str, str, tuple[Event, ...]]] = set()
+    """All events, the claim of an experiment once for each device however many tasks it had."""
+    claims: dict[tuple[str, str, tuple[Event, ...]], set[str]] = {}
     found: list[Event] = []
     for row in rows:
-        claim = (row.coordinator, row.experiment, row.events)
-        if not row.once or claim not in claims:
-            found += row.events
         if row.once:
-            claims.add(claim)
+            claims.setdefault((row.coordinator, row.experiment, row.events), set()).add(row.device)
+        else:
+            found += row.events
+    for (_, _, events), devices in claims.items():
+        found += events * max(len(devices - {""}), 1)
     return found
 
 

@@ -23,7 +23,7 @@ from coterie.client_sdk.device.lineage import check_client_state
 from coterie.client_sdk.device.membership import Membership
 from coterie.client_sdk.device.outcome import Finished, Prepared, encoded
 from coterie.client_sdk.device.policy import DevicePolicy
-from coterie.client_sdk.device.promise import check_steps
+from coterie.client_sdk.device.promise import check_own_noise, check_steps
 from coterie.client_sdk.device.quiet import as_coterie_error, hides, promised, train_quietly, under_masks
 from coterie.client_sdk.device.spending import PrivacyLedger, Release
 from coterie.client_sdk.device.trainers.base import LocalTask, LocalWork, Tensors, Trainer, TrainOptions
@@ -31,6 +31,7 @@ from coterie.client_sdk.rows.loading import blank_rows
 from coterie.errors import CoterieError, PlanRefused, PolicyRefused, UpdateRefused
 from coterie.privacy.dp.noise.source import Source
 from coterie.privacy.secagg.encoding import describe
+from coterie.protocol.checked_rows import CheckedRows
 from coterie.protocol.codecs.table import choose
 from coterie.protocol.device import Task
 from coterie.protocol.layout import Layout
@@ -89,6 +90,7 @@ async def prepare(
     policy.check_plan(plan)
     check_client_state(task, plan.manifest)
     check_steps(task, plan.manifest)
+    check_own_noise(task, plan.manifest)
     policy.check_upload(most_sent(task, plan.manifest), task)
     release = Release.of(
         task,
@@ -187,7 +189,7 @@ def _do_work(
     local = LocalTask(
         experiment=task.experiment,
         round=task.round,
-        seed=_seed(task),
+        seed=seed_of(task),
         hyper=task.hyper,
         client=task.device,
         weight_cap=min(policy.weight_cap(task), task.secure.weight_cap if task.secure else task.weight_cap),
@@ -201,6 +203,7 @@ def _do_work(
         client_state=of_plan(client_state),
         options=TrainOptions(threads=policy.threads, max_steps=policy.max_steps, on_step=on_step),
         whole=task.kind == "train" and (promised(task) or task.secure is not None),
+        read=read.read if isinstance(read, CheckedRows) else 0,
     )
     kept: Tensors = {}
     slices: Mapping[str, Slices] = {}
@@ -254,7 +257,7 @@ def _do_work(
         return encoded(prepared, silent, client_state)
 
 
-def _seed(task: Task) -> int:
+def seed_of(task: Task) -> int:
     """Of orders of rows and masks of dropout; under secure aggregation this device's own, which nobody else knows.
 
     Whoever chose those of all devices of a sum could choose what each puts in: dropout that zeroes a unit everywhere

@@ -176,7 +176,7 @@ def _folder(path: Path, schema: DataSchema) -> CheckedRows:
     # Each file is checked on its own, so that an error names the file and its row.
     parts = [schema.fitting(_file(file, schema), file.name) for file in files]
     joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-    return CheckedRows(joined, schema.digest)
+    return CheckedRows(joined, schema.digest, read=sum(part.read for part in parts))
 
 
 def _file(path: Path, schema: DataSchema) -> Arrays:

@@ -80,8 +80,12 @@ def select(vector: npt.NDArray[np.float64], shape: Shape, epsilon: float, source
 def best_shape(length: int, share: float, epsilon: float, outputs: int | None = None) -> Shape:
     """The public numbers that serve best: k = share · length, and the h (or `outputs`) and ν for which the expected
     count of top coordinates beyond chance, squared, is largest beside the number of coordinates sent.
+
+    Raises errors.ArgumentValueError where so many outputs cannot be.
     """
     top = max(1, min(length - 1, round(share * length)))
+    if outputs is not None:
+        Shape(length, top, outputs, 1)
     ratio = odds(epsilon)
     sizes = range(1, min(top, MOST_OUTPUTS, length - top) + 1) if outputs is None else (outputs,)
     best, most = None, -math.inf

@@ -163,6 +163,16 @@ REFUSED: dict[str, tuple[str, Json, Json, list[Json]]] = {
 }
 
 
+SEEDS: dict[str, tuple[Json, bool]] = {
+    "in clear": (asked(None, seed=7), False),
+    "under masks": (asked(None, secure={}, seed=7), True),
+    "under masks that count on no coordinator": (asked(None, secure={"mode": "consistent"}, seed=7), True),
+    "an evaluation under masks": (asked(None, secure={}, kind="evaluate", seed=7), True),
+    "noise of a cohort": (asked(COHORT, secure=shared(), seed=7), True),
+}
+"""Of each task, whether the device draws its own seed in place of the one that it is told."""
+
+
 def case(name: str, policy: Json, wanted: Json, record: list[Json], code: str | None) -> Json:
     """A case as the file has it. steps: the plan's training, where the promise is about rows."""
     told = dict(wanted)
@@ -184,11 +194,13 @@ def document() -> Json:
         " promise, and to the record of what it has released, before it trains. It takes the tasks of `taken`; it"
         " refuses those of `refused` with the stable `code`. `steps` is the training part of the plan's manifest,"
         " where a promise is about rows; without it the plan's steps are not private. Signatures of tasks are not"
-        " part of these cases.",
+        " part of these cases. Of the tasks of `seeds`, `own` says whether the device trains by a seed that it draws"
+        " for itself alone, anew for each training, in place of the task's `seed`.",
         "signer": SIGNER,
         "coordinator": COORDINATOR,
         "taken": [case(name, *given, None) for name, given in TAKEN.items()],
         "refused": [case(name, *given[1:], given[0]) for name, given in REFUSED.items()],
+        "seeds": [{"name": name, "task": told, "own": own} for name, (told, own) in SEEDS.items()],
     }
 
 

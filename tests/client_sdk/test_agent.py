@@ -301,7 +301,22 @@ def test_a_stored_update_that_was_damaged_is_not_sent(tmp_path: Path) -> None:
         assert found is not None and found.state == "stored"
         path = agent.store.update_path(found.task)
         path.write_bytes(path.read_bytes()[:-1] + b"!")
-        await agent.cycle()
+        told: list[Any] = []
+        runner = agent._runner  # pyright: ignore[reportPrivateUsage]
+        assert runner is not None
+        send = runner.requests.json
+
+        async def heard(method: str, target: str, message: object) -> Any:
+            told.append((target, message))
+            return await send(method, target, message)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(runner.requests, "json", heard)
+            await agent.cycle()
+        ((target, abort),) = told
+        # Where it lies is the owner's to know.
+        assert target.endswith("/abort") and abort["code"] == "update_damaged"
+        assert "damaged" in abort["detail"] and str(tmp_path) not in str(abort)
         assert [event["code"] for event in events if event["event"] == "refused"] == ["update_damaged"]
         assert (await place.control.rounds(view.id))[0].accepted == 0
 

@@ -177,6 +177,19 @@ def test_claims_of_a_coordinator_add_up_over_experiments(tmp_path: Path) -> None
     assert refusals(events) == ["privacy_spent"]
 
 
+def test_a_claim_is_paid_for_by_each_client_that_shares_the_record(tmp_path: Path) -> None:
+    """Both hold the owner's rows, and the claim hides one client: what is told of the rows costs it twice."""
+    central = UserLevel(clip=0.5, delta=1e-6, noise_multiplier=8.0)
+    policy = f'max_epsilon = 1.5\nledger = "{tmp_path}/shared.db"\n'
+    with lying_coordinator(tmp_path, task=promising(1.0)) as lying:
+        _, token = lying.submit(experiment("own", rounds=ALONE, privacy=central))
+        first = taken(lying, token, tmp_path, policy, 2, names=["one"])
+        second = taken(lying, token, tmp_path, policy, 1, names=["two"])
+    assert (left(first), refusals(first)) == (["uploaded"] * 2, [])
+    assert (left(second), refusals(second)) == ([], ["privacy_spent"])
+    assert PrivacyLedger(tmp_path / "shared.db").total(1e-5).epsilon == 1.0
+
+
 def test_populations_share_one_limit_by_one_ledger(tmp_path: Path) -> None:
     policy = f'max_epsilon = 1.0\nmax_delta = 1e-6\ntrusts = ["device"]\nledger = "{tmp_path}/shared.db"\n'
     told: list[Events] = []

@@ -8,14 +8,28 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from liar import Lying, devices, lying_coordinator, refusals
+from relay import task as asked
+from relay import terms
 from sdk_kit import SCHEMA, experiment, kinds, rows
 
 from coterie.aggregation.compiling import graphs
+from coterie.aggregation.compiling.compile import compile_plan
 from coterie.aggregation.experiment import Experiment, ExternalModel
 from coterie.client_sdk.control.submission import Submission, send
+from coterie.client_sdk.device.membership import Membership
+from coterie.client_sdk.device.outcome import Prepared
+from coterie.client_sdk.device.policy import DevicePolicy
 from coterie.client_sdk.device.spending import PrivacyLedger
+from coterie.client_sdk.device.trainers.plan import PlanTrainer
+from coterie.client_sdk.device.work import work
+from coterie.client_sdk.rows.loading import load_fitting
+from coterie.compute.optim import sgd
+from coterie.privacy.dp import poisson
+from coterie.privacy.dp.noise.source import Source
+from coterie.protocol.claims import PrivacyTerms
 from coterie.protocol.privacy import ExampleLevel, LocalLevel, UserLevel
 from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.schema import DataSchema, Feature, Label
@@ -87,6 +101,73 @@ def test_a_device_without_a_row_of_a_class_does_what_one_with_such_a_row_does(tm
     spent = [PrivacyLedger(tmp_path / f"device-{n}" / "state" / "ledger.db").total(1e-5) for n in (0, count - 1)]
     assert spent[0] == spent[1]
     assert spent[0].releases == 1
+
+
+@pytest.mark.parametrize("flu", [40, 41])
+def test_how_often_a_row_is_drawn_does_not_follow_from_how_many_have_its_class(
+    flu: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One ill row more would change how often all others are drawn: weights under which these pull together, and it
+    against them, tell of it at twice the promise.
+    """
+    level = ExampleLevel(clip=1.0, delta=1e-6, noise_multiplier=50.0, rows=40)
+    made = compile_plan(
+        experiment("ward", schema=FINER, rounds=ALONE, privacy=level, secure_aggregation=False, holdout=0.0)
+    )
+    data = {"x": rows(41)["x"], "ill": np.array(["flu"] * flu + ["cold"] * (41 - flu))}
+    read = load_fitting(data, FINER)
+    told: list[tuple[int, float]] = []
+    drawn = poisson.draw_rows
+
+    def listening(count: int, rate: float, source: Source) -> npt.NDArray[np.int64]:
+        told.append((count, rate))
+        return drawn(count, rate, source)
+
+    monkeypatch.setattr(poisson, "draw_rows", listening)
+    member = Membership(
+        device_id="dev_" + "0" * 32,
+        population="ward",
+        url="",
+        coordinator_key="",
+        signers=frozenset(),
+        schema=DECLARED,
+        rows=load_fitting(data, DECLARED),
+        source=data,
+    )
+    promise = PrivacyTerms(unit="example", epsilon=1.0, delta=1e-5, mechanism="dp_sgd", trusts="device")
+    task = asked(terms(10), member.device_id).model_copy(
+        update={"secure": None, "privacy": promise, "hyper": {}, "weight_cap": 1}
+    )
+    work(
+        Prepared(task=task, plan=made.plan, weights=made.initial, frozen={}), member, DevicePolicy(), PlanTrainer(), {}
+    )
+    assert len(read["ill"]) == flu
+    assert set(told) == {(flu, 8 / 41)}
+
+
+def test_a_device_draws_its_few_rows_of_a_class_as_seldom_as_all_others(tmp_path: Path) -> None:
+    """Of 100 000 rows four are ill. Were it these alone that count, three of four would be drawn in the only step."""
+    level = ExampleLevel(clip=1.0, delta=1e-6, noise_multiplier=0.01, rows=4)
+    wanted = experiment(
+        "ward",
+        schema=FINER,
+        rounds=RoundPolicy(rounds=1, cohort=1, weight_cap=1, evaluate_every=0),
+        privacy=level,
+        secure_aggregation=False,
+        holdout=0.0,
+        optimizer=sgd(1.0),
+        batch_size=3,
+        max_steps=1,
+    )
+    many = 100_000
+    data = {"x": rows(many)["x"], "ill": np.array(["flu"] * 4 + ["cold"] * (many - 4))}
+    with lying_coordinator(tmp_path) as lying:
+        token = in_the_ward(lying, level, wanted.rounds, wanted)
+        with devices(lying, token, tmp_path, data=[data]) as (device,):
+            told = device.events()
+    (length,) = noise_of(lying)
+    assert refusals(told) == []
+    assert 0.001 < length < 0.06, "the noise of one step, and no row"
 
 
 def test_a_plan_that_no_trainer_here_runs_is_refused_with_such_rows_and_without(

@@ -16,6 +16,7 @@ from coterie.aggregation.plan.manifest import Training
 from coterie.client_sdk.device.policy import DevicePolicy
 from coterie.client_sdk.device.policy_file import read_policy
 from coterie.client_sdk.device.spending import PrivacyLedger, Release
+from coterie.client_sdk.device.work import seed_of
 from coterie.errors import PolicyRefused
 from coterie.privacy.dp.events import event_from_json
 from coterie.protocol.claims import PrivacyTerms
@@ -78,3 +79,11 @@ def test_an_honest_task_is_taken(name: str, tmp_path: Path) -> None:
 def test_a_lie_is_refused_by_its_code(name: str, tmp_path: Path) -> None:
     (case,) = (case for case in VECTORS["refused"] if case["name"] == name)
     assert verdict(case, tmp_path) == case["code"]
+
+
+@pytest.mark.parametrize("name", [case["name"] for case in VECTORS["seeds"]])
+def test_a_seed_is_believed_only_where_no_sum_hides_what_it_does(name: str) -> None:
+    (case,) = (case for case in VECTORS["seeds"] if case["name"] == name)
+    told = Task.model_validate(case["task"])
+    drawn = {seed_of(told) for _ in range(3)}
+    assert (told.seed in drawn, len(drawn)) == ((False, 3) if case["own"] else (True, 1))

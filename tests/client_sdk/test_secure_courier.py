@@ -166,6 +166,7 @@ def test_a_vector_that_is_damaged_on_the_disk_is_never_sent(tmp_path: Path, file
         with pytest.raises(PolicyRefused, match="is damaged") as caught:
             await victim.work()
         assert caught.value.reason == "attempt_lost" and (victim.id, "masked") not in relay.bodies
+        assert str(tmp_path) not in caught.value.message, "which others are told"
         await go_on(relay, victim, others)
         check_sum(relay, members[1:])
 

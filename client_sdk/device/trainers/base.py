@@ -74,6 +74,7 @@ class LocalWork:
         only ones of an evaluation.
     client_state: what the experiment's last counted training returned; empty before it.
     whole: whether an update must cover every tensor: where only sums are seen, or noise is added.
+    read: how many rows there were before the schema dropped those of other classes, where those are more than ``rows``.
     """
 
     plan: Plan
@@ -84,6 +85,7 @@ class LocalWork:
     client_state: Tensors = field(default_factory=dict[str, NDArray[np.float32]])
     options: TrainOptions = field(default_factory=TrainOptions)
     whole: bool = False
+    read: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -33,7 +33,8 @@ def private_feeds(work: LocalWork) -> Iterator[Arrays]:
     if private is None or steps is None or stage is None:
         raise InternalError("Only plans with example-level privacy draw private batches.")
     count = len(next(iter(rows.values())))
-    source, rate = Source.fresh(options.entropy), private.rate(count)
+    # Of rows with a class nobody knows how many there are: a rate that followed from their number would show one more.
+    source, rate = Source.fresh(options.entropy), private.rate(max(count, work.read))
     noise = stage.from_source("noise")
     ends = list(accumulate(math.prod(tensor.shape) for tensor in noise))
     variance = private.noise(batch=training.batch_size, length=ends[-1]).variance
