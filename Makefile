@@ -10,7 +10,7 @@ API := tests/server/test_wrong_fields.py
 # schemathesis, whose import costs every worker a second.
 PYTEST := $(BIN)/python -m pytest -q -n 4 --dist worksteal -p no:schemathesis
 
-.PHONY: help demo test test-api test-kill check test-providers test-flower test-node fuzz clean
+.PHONY: help demo test test-api test-kill check check-style check-types check-house test-providers test-flower test-node fuzz clean
 
 help:
 	@echo "make demo    train on handwritten digits: a coordinator and ten clients over loopback HTTP"
@@ -36,10 +36,17 @@ test-api: .venv/installed-test
 test-kill: .venv/installed-test
 	@$(PYTEST) $(KILLS)
 
-check: .venv/installed-dev
+# In parts, so that `make -j2 check` works on two at a time: the check of types uses one core only.
+check: check-style check-types check-house
+
+check-style: .venv/installed-dev
 	@$(BIN)/ruff check .
-	@$(BIN)/pyright --pythonpath $(BIN)/python
 	@$(BIN)/lint-imports
+
+check-types: .venv/installed-dev
+	@$(BIN)/pyright --pythonpath $(BIN)/python
+
+check-house: .venv/installed-dev
 	@$(PYTEST) tests/house
 
 test-providers: .venv/installed-test
