@@ -17,6 +17,7 @@ from coterie.aggregation.preparation.draft import Category, Draft, Number
 from coterie.aggregation.preparation.hashing import BITS, MARK, digits_of, text_of
 from coterie.aggregation.preparation.rule import SLOTS, Sheet, SurveyRule
 from coterie.aggregation.reducers import Vector
+from coterie.protocol.conversion import to_json
 from coterie.protocol.schema import DataSchema, Feature, Label
 from coterie.protocol.schema_rules import MOST_NORMALISED
 
@@ -77,7 +78,7 @@ class Prepared:
 
     def to_json(self) -> dict[str, Any]:
         """As JSON values; ``DataSchema.from_json`` reads the field ``schema``."""
-        return {**asdict(self), "schema": self.schema.to_json()}
+        return {**asdict(self), "schema": to_json(self.schema)}
 
     def lines(self) -> tuple[str, ...]:
         """As sentences, one a line."""
