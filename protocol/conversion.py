@@ -8,6 +8,7 @@ fields is refused. Bounds stand beside a field's type (`Annotated[int, Field(ge=
 import json
 from collections.abc import Collection, Iterable, Mapping
 from functools import cache
+from math import isfinite
 from typing import Annotated, Any, TypeVar, cast
 
 from pydantic import ConfigDict, Field, PlainSerializer, TypeAdapter, ValidationError
@@ -20,6 +21,8 @@ Refusal = TypeVar("Refusal", bound=errors.CoterieError)
 
 Sorted = Annotated[frozenset[Item], PlainSerializer(sorted)]
 """A set as a list that rises, so that equal sets are equal text."""
+FiniteOrNull = Annotated[float, PlainSerializer(lambda number: number if isfinite(number) else None)]
+"""A number that is null where it is infinite or NaN."""
 UnlessNone = Field(exclude_if=lambda value: value is None)
 """Beside the type of a field that is left out where it is None."""
 UnlessEmpty = Field(exclude_if=lambda value: not value)
@@ -152,7 +155,7 @@ def _difference(written: object, given: object, place: str = "") -> tuple[str, s
         ours, theirs = cast(dict[str, object], written), cast(dict[str, object], given)
         for name in [*ours, *theirs]:
             if name not in theirs or name not in ours:
-                return place + _pointer((name,)), "Field required" if name in ours else "leave it out where it is null"
+                return place + _pointer((name,)), "Field required" if name in ours else "leave it out: it says nothing"
             if ours[name] != theirs[name]:
                 return _difference(ours[name], theirs[name], place + _pointer((name,)))
     if isinstance(written, list) and isinstance(given, list):

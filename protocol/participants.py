@@ -1,16 +1,9 @@
 """Who took part in a round, as its record lists it."""
 
-import math
 from dataclasses import dataclass
-from typing import Annotated
 
-from pydantic import PlainSerializer
-
+from coterie.protocol.conversion import FiniteOrNull
 from coterie.protocol.wire import Response, Whole
-
-
-def _finite(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +17,7 @@ class Participant:
 
     client: str
     lag: int = 0
-    loss: Annotated[float | None, PlainSerializer(_finite)] = None
+    loss: FiniteOrNull | None = None
 
 
 class ParticipantView(Response):

@@ -13,13 +13,11 @@ TaskName = Literal["train", "evaluate", "predict"]
 TASKS: tuple[TaskName, ...] = get_args(TaskName)
 
 Over = Literal["once", "pass", "steps"]
-OVER: tuple[Over, ...] = get_args(Over)
 
 Role = Literal[
     "shared", "frozen", "buffer", "optimizer", "client_state", "round_input", "hyper", "random", "batch", "metric",
     "counter", "probe",
 ]  # fmt: skip
-ROLES: tuple[Role, ...] = get_args(Role)
 
 Source = Literal[
     "model",
@@ -35,10 +33,8 @@ Source = Literal[
     "zeros",
     "counter",
 ]
-SOURCES: tuple[Source, ...] = get_args(Source)
 
 Destination = Literal["carry", "state", "probe", "upload", "client_state", "metric", "prediction"]
-DESTINATIONS: tuple[Destination, ...] = get_args(Destination)
 
 SAMPLE_WEIGHT = "sample_weight"
 PREDICTION = "output"

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +16,6 @@ from coterie.aggregation.preparation.draft import Category, Draft, Number
 from coterie.aggregation.preparation.hashing import BITS, MARK, digits_of, text_of
 from coterie.aggregation.preparation.rule import SLOTS, Sheet, SurveyRule
 from coterie.aggregation.reducers import Vector
-from coterie.protocol.conversion import to_json
 from coterie.protocol.schema import DataSchema, Feature, Label
 from coterie.protocol.schema_rules import MOST_NORMALISED
 
@@ -75,10 +73,6 @@ class Prepared:
     noise: float
     numbers: tuple[FoundNumber, ...]
     categories: tuple[FoundCategory, ...]
-
-    def to_json(self) -> dict[str, Any]:
-        """As JSON values; ``DataSchema.from_json`` reads the field ``schema``."""
-        return {**asdict(self), "schema": to_json(self.schema)}
 
     def lines(self) -> tuple[str, ...]:
         """As sentences, one a line."""

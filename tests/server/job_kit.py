@@ -44,7 +44,7 @@ async def plant(database: Database) -> None:
         session.add(
             ExperimentRow(
                 id=KEY.experiment, name="one", population="people", request="{}", plan="p" * 64, state="running",
-                progress=Progress(current="b" * 64).to_json(), round=1, model="b" * 64, created_at=1,
+                progress=to_text(Progress(current="b" * 64)), round=1, model="b" * 64, created_at=1,
             )
         )  # fmt: skip
         await session.flush()
