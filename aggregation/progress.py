@@ -1,10 +1,9 @@
 """The experiment over its rounds: how many are committed, which version is best, when to finish. Pure."""
 
-import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Literal
 
 from coterie import errors
 from coterie.aggregation.round import Cause, Round, RoundConfig, RoundPhase
@@ -58,17 +57,6 @@ class Progress:
     since_best: int = 0
     abandoned_in_a_row: int = 0
     finished: Reason | None = None
-
-    def to_json(self) -> str:
-        """This value as JSON text; ``from_json`` gives an equal value back."""
-        return json.dumps(asdict(self), sort_keys=True)
-
-    @staticmethod
-    def from_json(text: str) -> "Progress":
-        """Read what ``to_json`` wrote."""
-        value: dict[str, Any] = json.loads(text)
-        finished = value.pop("finished")
-        return Progress(**value, finished=None if finished is None else Reason(finished))
 
     @property
     def kept(self) -> str:

@@ -7,6 +7,7 @@ from typing import Any, Literal, cast
 
 from coterie.aggregation.progress import measured
 from coterie.aggregation.round import Round
+from coterie.protocol.conversion import from_json, to_json
 from coterie.protocol.metrics import MetricSums
 from coterie.protocol.participants import Participant
 from coterie.protocol.spread import Spread, spreads
@@ -106,7 +107,7 @@ class RoundRecord:
             "diverged": self.diverged,
             "epsilon": self.epsilon,
             "delta": self.delta,
-            "participants": [one.to_json() for one in self.participants],
+            "participants": [to_json(one) for one in self.participants],
         }
 
     @staticmethod
@@ -132,7 +133,9 @@ class RoundRecord:
             diverged=int(value.get("diverged") or 0),
             epsilon=_optional(value, "epsilon"),
             delta=_optional(value, "delta"),
-            participants=tuple(map(Participant.from_json, value.get("participants") or ())),
+            participants=tuple(
+                from_json(Participant, one, code="run_unreadable") for one in value.get("participants") or ()
+            ),
         )
 
 

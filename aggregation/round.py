@@ -1,11 +1,9 @@
 """A round as a value: phases, causes, what it aims for and what has happened so far."""
 
-import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
 
 from coterie import errors
 from coterie.protocol.over_selection import selection_for
@@ -194,21 +192,6 @@ class Round:
         where that share is not released.
         """
         return self.clipped / self.usable if self.clipped is not None and self.version and self.usable > 0 else None
-
-    def to_json(self) -> str:
-        """This value as JSON text; ``from_json`` gives an equal value back."""
-        return json.dumps(asdict(self), sort_keys=True)
-
-    @staticmethod
-    def from_json(text: str) -> "Round":
-        """Read what ``to_json`` wrote."""
-        value: dict[str, Any] = json.loads(text)
-        value["config"] = RoundConfig(**value["config"])
-        value["phase"] = RoundPhase(value["phase"])
-        value["cause"] = None if value["cause"] is None else Cause(value["cause"])
-        for name in ("leases", "buffer", "waiting"):
-            value[name] = {int(place): count for place, count in value[name].items()}
-        return Round(**value)
 
 
 def moved(counts: Mapping[int, int], place: int, by: int) -> dict[int, int]:

@@ -64,7 +64,7 @@ def read_run(path: Path) -> tuple[str, History]:
                     continue
         except KeyError as error:
             raise _unreadable(file, f"its line {number} lacks the field {error}") from error
-        except (TypeError, ValueError, AttributeError) as error:
+        except (TypeError, ValueError, AttributeError, errors.InputError) as error:
             raise _unreadable(file, f"its line {number} cannot be read: {str(error).rstrip('.')}") from error
     if not rounds:
         raise _unreadable(file, "it holds no round")

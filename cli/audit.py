@@ -34,6 +34,7 @@ def statement(target: Target, rounds: RoundsOption = None, json: Json = False) -
     from coterie.aggregation.compiling.compile import compile_plan
     from coterie.aggregation.promises.claims import claim_of
     from coterie.cli.loading import load_experiment, override
+    from coterie.protocol.conversion import to_json
 
     output = Output(json)
     experiment = override(load_experiment(target)[0], rounds=rounds)
@@ -44,7 +45,7 @@ def statement(target: Target, rounds: RoundsOption = None, json: Json = False) -
             hint="Give Experiment(privacy=...) a UserLevel, for example.",
             code="audit_nothing",
         )
-    output.event("statement", **found.to_json())
+    output.event("statement", **to_json(found))
     for line in found.lines():
         output.say(line)
 
@@ -115,6 +116,7 @@ def run(
     """Simulate the experiment with canary clients, look for them in its rounds, and bound epsilon from below."""
     from coterie.cli.rounds import RoundTable
     from coterie.cli.simulate import show
+    from coterie.protocol.conversion import to_json
     from coterie.simulation.canaries import audit_by_canaries
 
     output = Output(json)
@@ -132,7 +134,7 @@ def run(
             workers=workers,
             on_event=lambda event: show(table, event),
         )
-    output.event("audit", **found.to_json())
+    output.event("audit", **to_json(found))
     for line in _lines(found):
         output.say(line)
     _report_and_exit(output, found.verdict, found.claimed, found.because)
@@ -150,10 +152,11 @@ def guesses(
 ) -> None:
     """Bound epsilon from the guesses of one run (Steinke, Nasr and Jagielski, 2023)."""
     from coterie.privacy.audit.one_run import audit_guesses
+    from coterie.protocol.conversion import to_json
 
     output = Output(json)
     found = audit_guesses(count, guessed, correct, delta, claimed=claim, confidence=confidence)
-    output.event("audit", **found.to_json())
+    output.event("audit", **to_json(found))
     output.say(f"{_describe_guesses(found)}, with {confidence:.0%} confidence.")
     output.say(f"The highest epsilon that this audit could have found: {found.cap:.4g}.")
     _report_and_exit(output, found.verdict, claim, None)
@@ -173,6 +176,7 @@ def members(
     """Simulate the experiment, and tell by their losses rows that it was trained on from rows held out."""
     from coterie.cli.rounds import RoundTable
     from coterie.cli.simulate import show
+    from coterie.protocol.conversion import to_json
     from coterie.simulation import simulate_full
     from coterie.simulation.members import infer_members
 
@@ -184,7 +188,7 @@ def members(
         )
     found = infer_members(result, experiment, sources, rows=rows, trainer=trainer)
     verdict = found.verdict(claim)
-    output.event("members", **found.to_json(), claimed=claim, verdict=verdict)
+    output.event("members", **to_json(found), claimed=claim, verdict=verdict)
     output.say(
         f"{found.members} rows that were trained on, {found.outsiders} that were not: area under the curve "
         f"{figure(found.auc, 3)} (0.5 is blind); {found.found:.1%} found at 1 % of mistakes; epsilon is at least "

@@ -138,6 +138,7 @@ def receipt(
     """
     from coterie.client_sdk.control.control import Control
     from coterie.protocol.canonical import canonical_json
+    from coterie.protocol.conversion import to_json
     from coterie.protocol.files import make_folder, write_durably
 
     output = Output(json)
@@ -155,7 +156,7 @@ def receipt(
     newest = entries[-1]
     path = file_to_write(out or Path(f"{name}-{newest.sequence}.receipt.json"))
     make_folder(path.parent)
-    write_durably(path, canonical_json(newest.to_json()))
+    write_durably(path, canonical_json(to_json(newest)))
     output.event(
         "receipt", population=name, entries=newest.sequence, digest=newest.digest, path=path, at=newest.at,
         epsilon_year_spent=budget.epsilon_year_spent, delta=budget.delta,

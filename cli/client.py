@@ -94,6 +94,7 @@ def client(
     os.environ.setdefault("OPENBLAS_NUM_THREADS", str(threads or 1))
     os.environ.setdefault("OMP_NUM_THREADS", str(threads or 1))
     from coterie.client_sdk.device.device import Device
+    from coterie.protocol.conversion import to_json
 
     output = Output(json)
     if save is not None and not dry_run:
@@ -117,7 +118,7 @@ def client(
             show(output, device.dry_run(save))
             return
         _stop_on_signals(device, output)
-        summary = device.run(rounds=1 if once else None).to_json()
+        summary = to_json(device.run(rounds=1 if once else None))
     output.event("summary", **summary)
     output.say(
         f"Trained {summary['trained']} tasks, {summary['counted']} counted; "
@@ -221,7 +222,9 @@ def purpose(facts: Mapping[str, Any]) -> str:
 
 def show(output: Output, dry: "DryRun") -> None:
     """What a dry run found: section by section, what would leave."""
-    output.event("dry_run", **dry.to_json())
+    from coterie.protocol.conversion import to_json
+
+    output.event("dry_run", **to_json(dry))
     if dry.saved:
         output.say("Saved, byte for byte:")
     for path in dry.saved:

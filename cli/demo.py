@@ -90,6 +90,7 @@ def _run(
     from coterie.cli import demo_digits
     from coterie.cli.demo_clients import Order
     from coterie.client_sdk.control.control import Control
+    from coterie.protocol.conversion import to_text
     from coterie.protocol.signing import SigningKey
 
     key = SigningKey.generate()
@@ -108,7 +109,7 @@ def _run(
         enrolment = control.enrolment_token(experiment.name)
         order = Order(url=url, token=enrolment.token, folders=tuple(str(home) for home in homes))
         if devices.stdin is not None:
-            devices.stdin.write(order.to_json() + "\n")
+            devices.stdin.write(to_text(order) + "\n")
             devices.stdin.flush()
         run = control.submit(experiment, population=experiment.name, key=key)
         mode = experiment.secure.mode if experiment.secure else None

@@ -41,27 +41,19 @@ class Order:
     token: str
     folders: tuple[str, ...]
 
-    def to_json(self) -> str:
-        """One line."""
-        return json.dumps({"url": self.url, "token": self.token, "folders": self.folders})
-
-    @staticmethod
-    def from_json(line: str) -> "Order":
-        """The order of a line that `to_json` made."""
-        value = json.loads(line)
-        return Order(url=value["url"], token=value["token"], folders=tuple(value["folders"]))
-
 
 def main() -> None:
     """Wait for the order, fork the clients, and end them when standard input closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for module in LOADED_ONCE:
         import_module(module)
+    from coterie.protocol.conversion import from_text
+
     gc.freeze()
     line = sys.stdin.readline()
     if not line:
         return
-    order = Order.from_json(line)
+    order = from_text(Order, line)
     alive, held = os.pipe()
     children: list[int] = []
     for folder in order.folders:

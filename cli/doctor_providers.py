@@ -62,7 +62,7 @@ class ProviderRow:
         return f"{told}; left to the CPU: {', '.join(declined)}" if declined else told
 
     def to_json(self) -> dict[str, Any]:
-        """Everything, as JSON values."""
+        """Everything, as JSON values. Not field by field: a row tells what it draws from its provider and report."""
         return {
             "provider": self.provider.name,
             "version": self.provider.runtime,

@@ -42,6 +42,7 @@ def history(
     """Show what this client took part in, what left this machine, and what that released. It may go on meanwhile."""
     from coterie.client_sdk.device.record import read_record
     from coterie.client_sdk.device.spending import FILE, PrivacyLedger
+    from coterie.protocol.conversion import to_json
 
     output, folder = Output(json), store or store_of(name)
     limits = policy_of(policy)
@@ -49,7 +50,7 @@ def history(
     ledger = PrivacyLedger(limits.ledger or folder / FILE)
     member = record.membership
     for entry in record.history:
-        output.event("took_part", **entry.to_json())
+        output.event("took_part", **to_json(entry))
     released: list[dict[str, Any]] = []
     for experiment in ledger.experiments():
         total = ledger.total(limits.max_delta, experiment=experiment)

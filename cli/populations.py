@@ -26,9 +26,10 @@ def schema(
 ) -> None:
     """Print the schema of an experiment's data as JSON, for the operator who makes its population."""
     from coterie.cli.loading import load_experiment
+    from coterie.protocol.conversion import to_json
 
     output = Output(json)
-    found = load_experiment(target)[0].schema.to_json()
+    found = to_json(load_experiment(target)[0].schema)
     output.event("schema", schema=found)
     output.say(json_text.dumps(found, indent=2))
 

@@ -69,10 +69,11 @@ def prepare(
         whose = population or "survey"
         experiment = survey.ask(clients=asked, name=f"survey of {whose}", **options)
         found = _on_coordinator(output, survey, experiment, url, token, key, whose, ca)
+    from coterie.protocol.conversion import to_json
     from coterie.protocol.schema_file import write_schema
 
     write_schema(path, found.schema)
-    output.event("prepared", path=path, rounds=survey.rounds, **found.to_json(), **promised(experiment))
+    output.event("prepared", path=path, rounds=survey.rounds, **to_json(found), **promised(experiment))
     for line in found.lines():
         output.say(line)
     output.say(f"Schema: {path}; experiments read it with read_schema({str(path)!r}).")

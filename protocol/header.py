@@ -2,18 +2,53 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, cast, get_args
+from typing import Annotated, Any, Final, Literal, TypeAlias
+
+from pydantic import Field, GetPydanticSchema, PlainSerializer, SkipValidation
+from pydantic_core.core_schema import no_info_after_validator_function
 
 from coterie import errors
 from coterie.protocol.canonical import LARGEST_INTEGER
+from coterie.protocol.conversion import UnlessEmpty, from_json, to_json
 from coterie.protocol.layout import Slice
+from coterie.protocol.wire import Positive, Whole
 
-FORMAT = "coterie-update-1"
+FORMAT: Final = "coterie-update-1"
 Kind = Literal["update", "accumulator"]
 LONGEST_TEXT = 128
 MOST_SECTIONS = 256
 MOST_SLICES = 2000
 """Slices that a header has room for, of all sections together."""
+
+
+_Text: TypeAlias = Annotated[str, Field(pattern=f"^[ -~]{{1,{LONGEST_TEXT}}}$")]
+
+
+@dataclass(frozen=True)
+class _Covered:
+    weight: Positive
+    slices: tuple[Slice, ...]
+
+
+def _by_slices(parts: tuple[_Covered, ...]) -> dict[tuple[Slice, ...], int]:
+    found = {part.slices: part.weight for part in parts}
+    if len(found) < len(parts):
+        raise ValueError("it names the same slices twice")
+    return found
+
+
+def _as_list(coverage: Mapping[tuple[Slice, ...], int]) -> list[dict[str, Any]]:
+    return [to_json(_Covered(weight, slices)) for slices, weight in coverage.items()]
+
+
+# No key of a JSON object can be slices, so it is a list there.
+_Coverage: TypeAlias = Annotated[
+    Mapping[tuple[Slice, ...], int],
+    GetPydanticSchema(
+        lambda _, schema_of: no_info_after_validator_function(_by_slices, schema_of(tuple[_Covered, ...]))
+    ),
+    PlainSerializer(_as_list),
+]
 
 
 @dataclass(frozen=True)
@@ -26,23 +61,21 @@ class SectionEntry:
         more than some slices.
     """
 
-    name: str
-    codec: str
-    length: int
-    slices: tuple[Slice, ...] = ()
-    coverage: Mapping[tuple[Slice, ...], int] = field(default_factory=dict[tuple[Slice, ...], int])
+    name: _Text
+    codec: _Text
+    length: Whole
+    slices: Annotated[tuple[Slice, ...], UnlessEmpty] = ()
+    coverage: Annotated[_Coverage, UnlessEmpty] = field(default_factory=dict[tuple[Slice, ...], int])
 
-    def to_json(self) -> dict[str, Any]:
-        """``{"name", "codec", "length"}``, with ``slices`` or ``coverage`` where there are some."""
-        found: dict[str, Any] = {"name": self.name, "codec": self.codec, "length": self.length}
-        if self.slices:
-            found["slices"] = [list(pair) for pair in self.slices]
-        if self.coverage:
-            found["coverage"] = [
-                {"weight": weight, "slices": [list(pair) for pair in slices]}
-                for slices, weight in sorted(self.coverage.items())
-            ]
-        return found
+    def __post_init__(self) -> None:
+        for slices in (self.slices, *self.coverage):
+            edges = [0, *(edge for pair in slices for edge in pair), self.length]
+            if edges != sorted(edges) or any(start == stop for start, stop in slices):
+                raise errors.UpdateRefused(
+                    f"The slices of section {self.name[:LONGEST_TEXT]!r} must be pairs [start, stop] that rise within "
+                    f"its {self.length} elements.",
+                    code="wrong_format",
+                )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,14 +91,15 @@ class UpdateHeader:
     Raises errors.UpdateRefused (``bad_weight``, ``bad_steps``, ``bad_clients``).
     """
 
-    task: str
-    plan: str
-    base: str
-    weight: int
-    steps: int
-    sections: tuple[SectionEntry, ...]
+    task: _Text
+    plan: _Text
+    base: _Text
+    weight: Annotated[int, SkipValidation]
+    steps: Annotated[int, SkipValidation]
+    sections: Annotated[tuple[SectionEntry, ...], Field(min_length=1, max_length=MOST_SECTIONS)]
     kind: Kind = "update"
-    clients: int = 1
+    clients: Annotated[int, SkipValidation] = 1
+    format: Literal["coterie-update-1"] = field(default=FORMAT, repr=False)
 
     def __post_init__(self) -> None:
         for name, value in (("weight", self.weight), ("steps", self.steps), ("clients", self.clients)):
@@ -87,110 +121,13 @@ class UpdateHeader:
                 return entry
         raise KeyError(name)
 
-    def to_json(self) -> dict[str, Any]:
-        """``{"format", "kind", "task", "plan", "base", "weight", "steps", "clients", "sections": [{"name", "codec",
-        "length"}]}``; see `SectionEntry.to_json` for sections that are covered in part.
-        """
-        return {
-            "format": FORMAT,
-            "kind": self.kind,
-            "task": self.task,
-            "plan": self.plan,
-            "base": self.base,
-            "weight": self.weight,
-            "steps": self.steps,
-            "clients": self.clients,
-            "sections": [entry.to_json() for entry in self.sections],
-        }
-
     @staticmethod
     def from_json(value: object) -> "UpdateHeader":
-        """The inverse of `to_json`. Raises errors.UpdateRefused (``wrong_format``, ``bad_weight``, ``bad_steps``)."""
-        fields = cast(dict[str, Any], value) if isinstance(value, dict) else {}
-        if fields.get("format") != FORMAT:
-            raise _malformed(f"its format is {str(fields.get('format'))[:64]!r}, not {FORMAT!r}")
-        expected = {"format", "kind", "task", "plan", "base", "weight", "steps", "clients", "sections"}
-        if set(fields) != expected:
-            raise _malformed(f"it must have exactly the fields {', '.join(sorted(expected))}")
-        if fields["kind"] not in get_args(Kind):
-            raise _malformed(f"its kind must be one of {', '.join(get_args(Kind))}")
-        sections = fields["sections"]
-        if not isinstance(sections, list) or not 0 < len(cast(list[object], sections)) <= MOST_SECTIONS:
-            raise _malformed(f"it must list 1 to {MOST_SECTIONS} sections")
-        return UpdateHeader(
-            task=_text(fields["task"], "task"),
-            plan=_text(fields["plan"], "plan"),
-            base=_text(fields["base"], "base"),
-            weight=fields["weight"],
-            steps=fields["steps"],
-            kind=fields["kind"],
-            clients=fields["clients"],
-            sections=tuple(_entry(item) for item in cast(list[object], sections)),
-        )
-
-
-def _entry(value: object) -> SectionEntry:
-    fields = cast(dict[str, Any], value) if isinstance(value, dict) else {}
-    if not {"name", "codec", "length"} <= set(fields) <= {"name", "codec", "length", "slices", "coverage"}:
-        raise _malformed("each section has name, codec and length, and may have slices or coverage")
-    if not _is_whole(fields["length"]):
-        raise _malformed("each section must have a whole length")
-    slices = _slices(fields["slices"], fields["length"]) if "slices" in fields else ()
-    if "slices" in fields and not slices:
-        raise _malformed("slices must name some elements")
-    return SectionEntry(
-        _text(fields["name"], "section name"),
-        _text(fields["codec"], "codec"),
-        fields["length"],
-        slices,
-        _coverage(fields.get("coverage"), fields["length"]),
-    )
-
-
-def _coverage(value: object, length: int) -> dict[tuple[Slice, ...], int]:
-    if value is None:
-        return {}
-    found: dict[tuple[Slice, ...], int] = {}
-    for item in cast(list[object], value) if isinstance(value, list) else [None]:
-        fields = cast(dict[str, Any], item) if isinstance(item, dict) else {}
-        if set(fields) != {"weight", "slices"} or not _is_whole(fields["weight"]) or not fields["weight"]:
-            raise _malformed("a section's coverage lists weights, whole and above 0, each with slices")
-        slices = _slices(fields["slices"], length)
-        if slices in found:
-            raise _malformed("a section's coverage names the same slices twice")
-        found[slices] = fields["weight"]
-    return found
-
-
-def _slices(value: object, length: int) -> tuple[Slice, ...]:
-    """Pairs of whole numbers that rise, within the section."""
-    found: list[Slice] = []
-    last = 0
-    for item in cast(list[object], value) if isinstance(value, list) else [None]:
-        pair = cast(list[Any], item) if isinstance(item, list) else []
-        if len(pair) != 2 or not all(_is_whole(edge) for edge in pair) or not last <= pair[0] < pair[1] <= length:
-            raise _malformed(
-                f"slices must be pairs [start, stop] that rise within the {length} elements of the section"
-            )
-        found.append((pair[0], pair[1]))
-        last = pair[1]
-    return tuple(found)
-
-
-def _text(value: object, name: str) -> str:
-    if (
-        not isinstance(value, str)
-        or not 0 < len(value) <= LONGEST_TEXT
-        or not value.isascii()
-        or not value.isprintable()
-    ):
-        raise _malformed(f"its {name} must be 1 to {LONGEST_TEXT} printable ASCII characters")
-    return value
+        """The header that these JSON values say. Raises errors.UpdateRefused (``wrong_format``, ``bad_weight``,
+        ``bad_steps``, ``bad_clients``).
+        """
+        return from_json(UpdateHeader, value, refusal=errors.UpdateRefused, code="wrong_format")
 
 
 def _is_whole(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= LARGEST_INTEGER
-
-
-def _malformed(why: str) -> errors.UpdateRefused:
-    return errors.UpdateRefused(f"The update's header is malformed: {why}.", code="wrong_format")

@@ -5,13 +5,15 @@ from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, cast
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import Field
 
 from coterie import errors
 from coterie.protocol.canonical import digest_of, first_repeated
+from coterie.protocol.conversion import from_json, to_json
 
 LARGEST_SIZE = 1 << 40
 LONGEST_NAME = 256
@@ -25,7 +27,7 @@ class Tensor:
     """One named tensor: its dotted name and its shape. Elements are float32, row-major."""
 
     name: str
-    shape: tuple[int, ...]
+    shape: tuple[Annotated[int, Field(le=LARGEST_SIZE)], ...]
 
     def __post_init__(self) -> None:
         if not self.name or len(self.name) > LONGEST_NAME:
@@ -97,7 +99,7 @@ class Layout:
     @cached_property
     def digest(self) -> str:
         """SHA-256 (hex) of the layout's canonical JSON."""
-        return digest_of(self.to_json())
+        return digest_of(to_json(self))
 
     def segments(self, slices: Sequence[Slice] | None = None) -> tuple[int, ...]:
         """Lengths of the runs that `slices` (the whole vector when None) make when also cut at every tensor's edge.
@@ -170,30 +172,10 @@ class Layout:
                 wanted, got = f"float32 {list(tensor.shape)}", f"{array.dtype} {list(array.shape)}"
                 raise _mismatch(f"Tensor {tensor.name!r} must be {wanted}; got {got}.")
 
-    def to_json(self) -> dict[str, Any]:
-        """``{"tensors": [{"name": …, "shape": […]}, …]}``"""
-        return {"tensors": [{"name": tensor.name, "shape": list(tensor.shape)} for tensor in self.tensors]}
-
     @staticmethod
     def from_json(value: object) -> "Layout":
-        """The layout of `to_json`'s value. Raises errors.InputError (code ``layout_invalid``)."""
-        tensors: object = cast(dict[str, object], value).get("tensors") if isinstance(value, dict) else None
-        if not isinstance(tensors, list):
-            raise _invalid('A layout is {"tensors": [...]}.')
-        return Layout(tuple(_tensor(item) for item in cast(list[object], tensors)))
-
-
-def _tensor(value: object) -> Tensor:
-    if not isinstance(value, dict):
-        raise _invalid("A layout's tensor is an object.")
-    fields = cast(dict[str, object], value)
-    name, shape = fields.get("name"), fields.get("shape")
-    if set(fields) != {"name", "shape"} or not isinstance(name, str) or not isinstance(shape, list):
-        raise _invalid('A layout\'s tensor is {"name": text, "shape": [whole numbers]}.')
-    sizes = cast(list[object], shape)
-    if not all(isinstance(n, int) and not isinstance(n, bool) and n <= LARGEST_SIZE for n in sizes):
-        raise _invalid(f"Tensor {name[:LONGEST_NAME]!r} has a shape that is not whole numbers up to {LARGEST_SIZE}.")
-    return Tensor(name, tuple(cast(list[int], sizes)))
+        """The layout that these JSON values say. Raises errors.InputError (code ``layout_invalid``)."""
+        return from_json(Layout, value, code="layout_invalid")
 
 
 def _invalid(message: str) -> errors.InputError:

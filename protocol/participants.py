@@ -1,10 +1,8 @@
 """Who took part in a round, as its record lists it."""
 
-import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
+from coterie.protocol.conversion import FiniteOrNull
 from coterie.protocol.wire import Response, Whole
 
 
@@ -19,19 +17,7 @@ class Participant:
 
     client: str
     lag: int = 0
-    loss: float | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """The fields by name, as JSON values."""
-        loss = self.loss if self.loss is not None and math.isfinite(self.loss) else None
-        return {"client": self.client, "lag": self.lag, "loss": loss}
-
-    @staticmethod
-    def from_json(value: Mapping[str, Any]) -> "Participant":
-        """The inverse of `to_json`. Raises KeyError, TypeError or ValueError."""
-        loss = value.get("loss")
-        lag = int(value.get("lag") or 0)
-        return Participant(client=str(value["client"]), lag=lag, loss=None if loss is None else float(loss))
+    loss: FiniteOrNull | None = None
 
 
 class ParticipantView(Response):

@@ -9,19 +9,22 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import PlainSerializer, PlainValidator, WithJsonSchema
+from pydantic import Field, PlainSerializer, PlainValidator, SerializeAsAny, WithJsonSchema
 
 from coterie import errors
 from coterie.protocol.canonical import digest_of
 from coterie.protocol.checked_rows import CheckedRows
+from coterie.protocol.conversion import UnlessNone, from_json, to_json
 from coterie.protocol.rows import check_feature, check_label, check_left, check_lengths, with_classes
 from coterie.protocol.schema_rules import DType, Encoding, Others, RawLabel, rules_of_feature, rules_of_label
 
 MOST_FEATURES = 1_000
+_Number: TypeAlias = SerializeAsAny[float]
+"""Written as it is held: 1 stays 1, though 1.0 is the same number."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,12 +47,12 @@ class Feature:
     dtype: DType = "float32"
     shape: tuple[int, ...] = ()
     columns: tuple[str, ...] = ()
-    low: float | None = None
-    high: float | None = None
-    offset: float | tuple[float, ...] = 0.0
-    scale: float | tuple[float, ...] = 1.0
-    encoding: Encoding | None = None
-    vocabulary: tuple[str, ...] | None = None
+    low: _Number | None = None
+    high: _Number | None = None
+    offset: _Number | tuple[_Number, ...] = 0.0
+    scale: _Number | tuple[_Number, ...] = 1.0
+    encoding: Annotated[Encoding | None, UnlessNone] = None
+    vocabulary: Annotated[tuple[str, ...] | None, UnlessNone] = None
 
     def __post_init__(self) -> None:
         _require(self.name, rules_of_feature(self))
@@ -78,20 +81,6 @@ class Feature:
         array = np.asarray(value, np.float32)
         return array.reshape(self.shape) if array.ndim else array
 
-    def to_json(self) -> dict[str, Any]:
-        """Every field by name, as JSON values; those of text only where they are set."""
-        text = {"encoding": self.encoding, "vocabulary": None if self.vocabulary is None else list(self.vocabulary)}
-        return _defined_fields(text) | {
-            "name": self.name,
-            "dtype": self.dtype,
-            "shape": list(self.shape),
-            "columns": list(self.columns),
-            "low": self.low,
-            "high": self.high,
-            "offset": list(self.offset) if isinstance(self.offset, tuple) else self.offset,
-            "scale": list(self.scale) if isinstance(self.scale, tuple) else self.scale,
-        }
-
 
 @dataclass(frozen=True, kw_only=True)
 class Label:
@@ -109,10 +98,10 @@ class Label:
     dtype: Literal["int32", "float32"] = "int32"
     classes: tuple[RawLabel, ...] | None = None
     column: str | None = None
-    low: float | None = None
-    high: float | None = None
-    others: Others = "refused"
-    constant: int | None = None
+    low: _Number | None = None
+    high: _Number | None = None
+    others: Annotated[Others, Field(exclude_if=lambda others: others == "refused")] = "refused"
+    constant: Annotated[int | None, UnlessNone] = None
 
     def __post_init__(self) -> None:
         _require(self.name, rules_of_label(self))
@@ -125,24 +114,12 @@ class Label:
         low, high = -math.inf if low is None else low, math.inf if high is None else high
         return [label for label in labels if self.dtype != "int32" or not low <= label <= high]
 
-    def to_json(self) -> dict[str, Any]:
-        """Every field by name, as JSON values; ``others`` and ``constant`` only where they are set."""
-        rare = {"others": None if self.others == "refused" else self.others, "constant": self.constant}
-        return _defined_fields(rare) | {
-            "name": self.name,
-            "dtype": self.dtype,
-            "classes": None if self.classes is None else list(self.classes),
-            "column": self.column,
-            "low": self.low,
-            "high": self.high,
-        }
-
 
 @dataclass(frozen=True)
 class DataSchema:
     """Features and label. Equal schemas have equal digests, and only those."""
 
-    features: tuple[Feature, ...]
+    features: Annotated[tuple[Feature, ...], Field(max_length=MOST_FEATURES)]
     label: Label
 
     def __post_init__(self) -> None:
@@ -196,7 +173,7 @@ class DataSchema:
     @cached_property
     def digest(self) -> str:
         """SHA-256 (hex) of the canonical JSON."""
-        return digest_of(self.to_json())
+        return digest_of(to_json(self))
 
     def check(self, arrays: Mapping[str, npt.NDArray[Any]], source: str) -> CheckedRows:
         """Rows that fit: features by name as `[N, *shape]` and the label as `[N]`, in the schema's dtypes, contiguous.
@@ -280,58 +257,13 @@ class DataSchema:
     def _reads(self) -> str:
         return ", ".join(self.sources[:20]) + (" …" if len(self.sources) > 20 else "")
 
-    def to_json(self) -> dict[str, Any]:
-        """``{"features": [...], "label": {...}}`` as JSON values."""
-        return {"features": [feature.to_json() for feature in self.features], "label": self.label.to_json()}
-
     @staticmethod
     def from_json(value: object) -> "DataSchema":
-        """The inverse of `to_json`.
+        """The schema that these JSON values say.
 
         Raises errors.ConfigurationError (``schema_invalid``); trusts nothing of `value`.
         """
-        fields = _object(value, {"features", "label"}, "A schema")
-        features = fields["features"]
-        if not isinstance(features, list):
-            raise _invalid("A schema's features must be a list.")
-        return DataSchema(
-            tuple(_feature(item) for item in cast(list[object], features)[: MOST_FEATURES + 1]), _label(fields["label"])
-        )
-
-
-def _feature(value: object) -> Feature:
-    needed = {"name", "dtype", "shape", "columns", "low", "high", "offset", "scale"}
-    fields = _object(value, needed, "A feature", beside={"encoding", "vocabulary"})
-    values: dict[str, Any] = {name: _frozen(item) for name, item in fields.items()}
-    return Feature(**values)
-
-
-def _label(value: object) -> Label:
-    needed = {"name", "dtype", "classes", "column", "low", "high"}
-    fields = _object(value, needed, "A label", beside={"others", "constant"})
-    values: dict[str, Any] = {name: _frozen(item) for name, item in fields.items()}
-    return Label(**values)
-
-
-def _frozen(value: object) -> object:
-    return tuple(cast(list[object], value)) if isinstance(value, list) else value
-
-
-def _defined_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in fields.items() if value is not None}
-
-
-def _object(
-    value: object, names: set[str], what: str, *, beside: frozenset[str] | set[str] = frozenset()
-) -> dict[str, Any]:
-    """A JSON object with all of these names, and of those beside them any that are not null: what is not set is left
-    out, so that equal schemas have equal bytes.
-    """
-    given = cast(dict[str, Any], value) if isinstance(value, dict) else {}
-    extra = set(given) - names
-    if not names <= set(given) or not extra <= beside or any(given[name] is None for name in extra):
-        raise _invalid(f"{what} is an object with exactly the fields {', '.join(sorted(names))}.")
-    return given
+        return from_json(DataSchema, value, refusal=errors.ConfigurationError, code="schema_invalid")
 
 
 def _require(name: object, rules: list[tuple[bool, str]]) -> None:
@@ -358,14 +290,10 @@ def _validate(value: object) -> DataSchema:
         raise ValueError(error.message) from None
 
 
-def _serialise(value: DataSchema) -> dict[str, Any]:
-    return value.to_json()
-
-
 WireSchema = Annotated[
     DataSchema,
     PlainValidator(_validate),
-    PlainSerializer(_serialise, return_type=dict[str, Any]),
+    PlainSerializer(to_json, return_type=dict[str, Any]),
     WithJsonSchema({"type": "object", "title": "DataSchema", "required": ["features", "label"]}),
 ]
 """A DataSchema as a field of a message: its JSON on the wire, the value itself in Python."""

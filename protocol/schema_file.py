@@ -5,6 +5,7 @@ from pathlib import Path
 
 from coterie.errors import ConfigurationError
 from coterie.protocol.canonical import canonical_json, parse_json
+from coterie.protocol.conversion import to_json
 from coterie.protocol.files import write_durably
 from coterie.protocol.schema import DataSchema
 
@@ -12,7 +13,7 @@ from coterie.protocol.schema import DataSchema
 def write_schema(path: str | Path, schema: DataSchema) -> Path:
     """Write the schema, whole or not at all, and return the path. Raises StorageError."""
     file = Path(path)
-    write_durably(file, json.dumps(json.loads(canonical_json(schema.to_json())), indent=2).encode() + b"\n")
+    write_durably(file, json.dumps(json.loads(canonical_json(to_json(schema))), indent=2).encode() + b"\n")
     return file
 
 

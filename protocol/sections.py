@@ -6,10 +6,11 @@ Which slices of the layout it covers, how it is reduced, what its values may be.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, cast, get_args
+from typing import Literal, get_args
 
 from coterie import errors
 from coterie.protocol.codecs.codec import Shape
+from coterie.protocol.conversion import from_json
 from coterie.protocol.layout import Layout, Slice
 
 Reduction = Literal["weighted_mean", "sum"]
@@ -149,57 +150,7 @@ class SectionSpec:
         """A plain sum of an extra vector outside the layout."""
         return SectionSpec(name=name, length=length, reduction="sum", denominator=None, value_range=value_range)
 
-    def to_json(self) -> dict[str, Any]:
-        """Every field by name, as JSON values."""
-        return {
-            "name": self.name,
-            "length": self.length,
-            "slices": [list(pair) for pair in self.slices],
-            "segments": list(self.segments),
-            "rows": list(self.rows),
-            "reduction": self.reduction,
-            "denominator": self.denominator,
-            "value_range": list(self.value_range) if self.value_range else None,
-        }
-
     @staticmethod
     def from_json(value: object) -> "SectionSpec":
-        """The inverse of `to_json`. Raises errors.InputError (code ``section_invalid``)."""
-        fields = cast(dict[str, Any], value) if isinstance(value, dict) else {}
-        if set(fields) != set(_FIELDS):
-            raise errors.InputError(f"A section has exactly the fields {', '.join(_FIELDS)}.", code="section_invalid")
-        try:
-            return SectionSpec(
-                name=_require_type(fields["name"], str),
-                length=_require_type(fields["length"], int),
-                slices=tuple(
-                    (_require_type(a, int), _require_type(b, int)) for a, b in _require_type(fields["slices"], list)
-                ),
-                segments=tuple(_require_type(n, int) for n in _require_type(fields["segments"], list)),
-                rows=tuple(_require_type(n, int) for n in _require_type(fields["rows"], list)),
-                reduction=fields["reduction"],
-                denominator=fields["denominator"],
-                value_range=_range(fields["value_range"]),
-            )
-        except (TypeError, ValueError, OverflowError) as error:
-            raise errors.InputError(
-                f"A section's fields do not have the right types: {error}.", code="section_invalid"
-            ) from None
-
-
-_FIELDS = ("name", "length", "slices", "segments", "rows", "reduction", "denominator", "value_range")
-
-
-def _require_type(value: object, kind: type[Any]) -> Any:
-    if not isinstance(value, kind) or isinstance(value, bool):
-        raise TypeError(f"{str(value)[:64]} is not {kind.__name__}")
-    return value
-
-
-def _range(value: object) -> tuple[float, float] | None:
-    if value is None:
-        return None
-    low, high = _require_type(value, list)
-    if not all(isinstance(edge, int | float) and not isinstance(edge, bool) for edge in (low, high)):
-        raise TypeError(f"{str(value)[:64]} is not a range")
-    return float(low), float(high)
+        """The section that these JSON values say. Raises errors.InputError (code ``section_invalid``)."""
+        return from_json(SectionSpec, value, code="section_invalid")

@@ -20,6 +20,7 @@ from coterie.protocol.canonical import canonical_json, parse_json
 from coterie.protocol.codecs import NO_STATE, Codec, Keys, State, parse
 from coterie.protocol.codecs.feedback import faded
 from coterie.protocol.codecs.table import EXTRA_ONLY, MANDATORY
+from coterie.protocol.conversion import to_json
 from coterie.protocol.files import write_durably
 from coterie.protocol.header import FORMAT, Kind, SectionEntry, UpdateHeader
 from coterie.protocol.layout import Slice
@@ -243,21 +244,15 @@ def encode_update(
             ) from None
         payloads[spec.name] = np.frombuffer(payload, np.uint8)
         after.update({prefix + key: value for key, value in (before if alone else kept).items()})
-        entries.append(SectionEntry(spec.name, name, whole.length, part, coverage.get(spec.name, {})))
+        parts = dict(sorted(coverage.get(spec.name, {}).items()))
+        entries.append(SectionEntry(spec.name, name, whole.length, part, parts))
     check_room(entries)
     if after:
         after[_LAST_ROUND] = np.array([round], np.float32)
     header = UpdateHeader(
-        task=task,
-        plan=plan,
-        base=base,
-        weight=weight,
-        steps=steps,
-        sections=tuple(entries),
-        kind=kind,
-        clients=clients,
+        task=task, plan=plan, base=base, weight=weight, steps=steps, sections=tuple(entries), kind=kind, clients=clients
     )
-    return Encoded(encode_tensors(payloads, {METADATA_KEY: canonical_json(header.to_json()).decode("utf-8")}), after)
+    return Encoded(encode_tensors(payloads, {METADATA_KEY: canonical_json(to_json(header)).decode("utf-8")}), after)
 
 
 def of_plan(state: State) -> State:

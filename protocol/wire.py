@@ -8,7 +8,6 @@
 Numbers are strict: no text is taken for a number, no fraction for a whole number, and NaN and infinity are refused.
 """
 
-from collections.abc import Mapping
 from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
@@ -16,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 from coterie import errors
 from coterie.protocol import ids
 from coterie.protocol.canonical import LARGEST_INTEGER, parse_json
+from coterie.protocol.conversion import refused
 from coterie.protocol.signing import PUBLIC_PATTERN, SIGNATURE_PATTERN
 
 WEEK_MS = 7 * 24 * 3600 * 1000
@@ -92,47 +92,4 @@ def read_message(kind: type[AnyMessage], data: bytes | dict[str, Any], *, limit:
 
 def message_error(kind: type[BaseModel], error: ValidationError) -> errors.InputError:
     """pydantic's exception as coterie says it: ``message_invalid`` with the first fault in words and all in details."""
-    faults = message_faults(error)
-    unknown = [fault for fault in faults if fault["detail"] == _UNKNOWN]
-    faults = [*unknown, *(fault for fault in faults if fault not in unknown)]
-    first = f"{faults[0]['pointer'] or '/'}: {faults[0]['detail']}"
-    more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
-    return errors.InputError(
-        f"This is not a valid {kind.__name__}: {first.rstrip('.')}{more}.",
-        hint=_hint_for(faults[0], kind),
-        code="message_invalid",
-        errors=faults,
-    )
-
-
-def _hint_for(fault: Mapping[str, str], kind: type[BaseModel]) -> str | None:
-    """What to do about a fault, where its own words tell it."""
-    name, detail = fault["pointer"].removeprefix("/").replace("/", "."), fault["detail"]
-    if detail == _UNKNOWN:
-        near = errors.nearest(name, kind.model_fields)
-        return f"Did you mean {near}?" if near else f"Leave it out; there are {', '.join(kind.model_fields)}."
-    if detail == "Field required":
-        return f"Give {name}."
-    return f"Let {name} {detail.removeprefix(_SHOULD)}." if name and detail.startswith(_SHOULD) else None
-
-
-_SHOULD = "Input should "
-_UNKNOWN = "there is no such field"
-# A default that could not be worked out because another field is wrong: that field's own fault says enough.
-_CONSEQUENCES = frozenset(("default_factory_not_called",))
-
-
-def message_faults(error: ValidationError) -> list[dict[str, str]]:
-    """What is wrong with a message, as RFC 6901 pointers and sentences; never echoes the values."""
-    found = error.errors(include_url=False, include_context=False, include_input=False)
-    return [
-        {
-            "pointer": _pointer(fault["loc"]),
-            "detail": _UNKNOWN if fault["type"] == "extra_forbidden" else fault["msg"].removeprefix("Value error, "),
-        }
-        for fault in [fault for fault in found if fault["type"] not in _CONSEQUENCES][:32]
-    ]
-
-
-def _pointer(place: tuple[int | str, ...]) -> str:
-    return "".join("/" + str(part)[:64].replace("~", "~0").replace("/", "~1") for part in place)
+    return refused(kind.__name__, kind.model_fields, error, errors.InputError, "message_invalid")

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from json import dumps
 from typing import Any, Final
 
+from coterie.protocol.conversion import to_json
 from coterie.protocol.schema import DataSchema, Feature, Label
 
 _HEX = "0123456789abcdef"
@@ -29,7 +30,7 @@ _ROLES: Final = [{"name": "label-owner", "party": "Clinic"}, {"name": "feature-o
 _FIELDS: Final[Mapping[str, Any]] = {
     "codecs": ["float32"],
     "cohort": 10,
-    "data_schema": _SCHEMA.to_json(),
+    "data_schema": to_json(_SCHEMA),
     "deadline_s": 600.0,
     "lease_s": 300.0,
     "metric": "loss",

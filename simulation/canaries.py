@@ -5,10 +5,11 @@ noise), as those of any client do, and are then looked for in what each round re
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Annotated
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import Field, SkipValidation
 
 from coterie.aggregation.compiling.compile import compile_plan
 from coterie.aggregation.experiment import Experiment
@@ -60,23 +61,7 @@ class CanaryAudit:
     marks: Marks | None
     guesses: Audit | None
     because: str | None
-    history: History = field(repr=False)
-
-    def to_json(self) -> dict[str, Any]:
-        """As a JSON object, without the history."""
-        return {
-            "verdict": self.verdict,
-            "claimed": self.claimed,
-            "delta": self.delta,
-            "confidence": self.confidence,
-            "epsilon": self.epsilon,
-            "cap": self.cap,
-            "canaries": self.canaries,
-            "rounds": self.rounds,
-            "marks": None if self.marks is None else self.marks.to_json(),
-            "guesses": None if self.guesses is None else self.guesses.to_json(),
-            "because": self.because,
-        }
+    history: Annotated[History, SkipValidation, Field(exclude=True)] = field(repr=False)
 
 
 def audit_by_canaries(

@@ -16,8 +16,9 @@ from coterie.aggregation.progress import Progress, Reason
 from coterie.aggregation.record import RoundRecord
 from coterie.aggregation.server_optimizers import State
 from coterie.client_sdk.device.trainers.base import Tensors
-from coterie.errors import ExperimentError
+from coterie.errors import ExperimentError, InputError
 from coterie.protocol.canonical import canonical_json, sha256_hex
+from coterie.protocol.conversion import from_text, to_json
 from coterie.protocol.files import create_durably, make_folder, write_durably
 from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.tensors import decode_tensors, encode_tensors
@@ -101,7 +102,7 @@ class CheckpointFolder:
             "identity": self._identity,
             "made_of": dict(self._made_of),
             "planned": {"rounds": self._policy.rounds, "schedule": dict(self._policy.hyper_schedule or {})},
-            "progress": json.loads(checkpoint.progress.to_json()),
+            "progress": to_json(checkpoint.progress),
             "rounds": [record.to_dict() for record in checkpoint.records],
             "clients": clients,
             "server": server,
@@ -132,7 +133,7 @@ class CheckpointFolder:
             other = None if value["format"] == _FORMAT else str(value["format"])
             if other is None and self._identity == value["identity"] and self._goes_on(**value["planned"]):
                 return Checkpoint(
-                    progress=Progress.from_json(json.dumps(value["progress"])),
+                    progress=from_text(Progress, json.dumps(value["progress"])),
                     records=[RoundRecord.from_dict(record) for record in value["rounds"]],
                     clients={int(number): self._read(digest) for number, digest in value["clients"].items()},
                     server=self._read(value["server"]) if value["server"] else {},
@@ -143,7 +144,7 @@ class CheckpointFolder:
                     landed=[_of_kind(flight, dict) for flight in _of_kind(value["landed"], list)],
                 )
             found = "" if other else self._differences(value.get("made_of"), value["planned"])
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, InputError) as error:
             raise damaged(path, str(error)) from error
         if other is not None:
             raise ExperimentError(

@@ -22,6 +22,7 @@ from coterie.aggregation.server_optimizers import State
 from coterie.client_sdk.device.trainers.base import LocalTask, LocalWork, Tensors, Trainer, TrainOptions
 from coterie.errors import InternalError, UpdateRefused
 from coterie.protocol.canonical import sha256_hex
+from coterie.protocol.conversion import from_json, from_text, to_json, to_text
 from coterie.protocol.secagg import SecureTerms
 from coterie.protocol.update import read_update
 from coterie.simulation.central import evaluated
@@ -110,8 +111,8 @@ class Rounds:
             server=self.server_state,
             standings=dict(self.population.standings),
             informed=frozenset(self.informed),
-            air=self.air.to_json() if self.experiment.rounds.buffered else None,
-            before=None if self.before is None else self.before.to_json(),
+            air=to_json(self.air) if self.experiment.rounds.buffered else None,
+            before=None if self.before is None else to_text(self.before),
             landed=tuple(asdict(flight) for flight in self._landed),
         )
 
@@ -125,8 +126,8 @@ class Rounds:
         self.population.standings = dict(checkpoint.standings)
         self.server_state = checkpoint.server
         self.informed = set(checkpoint.informed)
-        self.air = Air() if checkpoint.air is None else Air.from_json(checkpoint.air)
-        self.before = None if checkpoint.before is None else engine.Round.from_json(checkpoint.before)
+        self.air = Air() if checkpoint.air is None else from_json(Air, checkpoint.air, code="checkpoint_damaged")
+        self.before = None if checkpoint.before is None else from_text(engine.Round, checkpoint.before)
         self._landed = [Flight(**flight) for flight in checkpoint.landed]
         for flight in (*self.air.flights, *self._landed):
             self.versions.vector(flight.base)

@@ -8,9 +8,8 @@ Making a version takes none, which is why nothing ever waits between two rounds 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -72,14 +71,3 @@ class Air:
         """Take back the tasks whose place is older than this, or all of them."""
         self.flights = [flight for flight in self.flights if oldest is not None and flight.place >= oldest]
         heapq.heapify(self.flights)
-
-    def to_json(self) -> dict[str, Any]:
-        """This value as JSON values."""
-        return {"now": self.now, "sequence": self.sequence, "flights": [asdict(flight) for flight in self.flights]}
-
-    @staticmethod
-    def from_json(value: Mapping[str, Any]) -> Air:
-        """Read what ``to_json`` gave."""
-        flights = [Flight(**flight) for flight in value["flights"]]
-        heapq.heapify(flights)
-        return Air(float(value["now"]), int(value["sequence"]), flights)

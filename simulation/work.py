@@ -4,7 +4,7 @@ Every engine ends here, in whatever thread, process or machine.
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -67,10 +67,6 @@ class Assignment:
     secure: str | None = None
     local: str | None = None
     promised: bool = False
-
-    def to_json(self) -> dict[str, Any]:
-        """The fields as JSON values; ``Assignment(**fields)`` reads them back."""
-        return {**asdict(self), "hyper": dict(self.hyper)}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,13 +6,22 @@ from pathlib import Path
 
 from coterie import errors
 from coterie.aggregation.plan.manifest import MANIFEST_BYTES, Manifest
-from coterie.aggregation.plan.reading import Fields, refused
+from coterie.aggregation.plan.reading import Text, read, refused
 from coterie.protocol.canonical import canonical_json, parse_json
+from coterie.protocol.conversion import to_json
 from coterie.protocol.files import make_folder, write_durably
 from coterie.protocol.signing import SigningKey, sign_plan
 
 MANIFEST_FILE = "manifest.json"
 SIGNATURE_FILE = "signature.json"
+
+
+@dataclass(frozen=True)
+class SignatureFile:
+    """What stands in ``signature.json``: base64, and a public key in hex."""
+
+    signature: Text
+    signer: Text
 
 
 @dataclass(frozen=True)
@@ -46,8 +55,8 @@ class Plan:
         for name, data in self.graphs.items():
             write_durably(folder / f"{name}.onnx", data)
         if self.signature is not None and self.signer is not None:
-            signature = {"signature": self.signature, "signer": self.signer}
-            write_durably(folder / SIGNATURE_FILE, canonical_json(signature))
+            signed = SignatureFile(self.signature, self.signer)
+            write_durably(folder / SIGNATURE_FILE, canonical_json(to_json(signed)))
         write_durably(folder / MANIFEST_FILE, self.manifest.data)
 
 
@@ -73,8 +82,8 @@ def load(folder: Path) -> Bundle:
             value = parse_json(_read(folder / SIGNATURE_FILE, 4096))
         except errors.InputError as error:
             raise refused(f"{folder / SIGNATURE_FILE} is unreadable: {error.message}") from error
-        fields = Fields(value, SIGNATURE_FILE, ("signature", "signer"))
-        signature, signer = fields.text("signature"), fields.text("signer")
+        signed = read(SignatureFile, value)
+        signature, signer = signed.signature, signed.signer
     data = _read(folder / MANIFEST_FILE, MANIFEST_BYTES)
     graphs = {
         stage.name: _read(folder / f"{stage.name}.onnx", stage.size) for stage in Manifest.from_bytes(data).stages

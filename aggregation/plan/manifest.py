@@ -4,15 +4,16 @@ Its canonical JSON is what is signed; the SHA-256 of those bytes is the plan's i
 are named in it by digest, so one signature covers them all.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal, cast, get_args
+from typing import Annotated, Final, Literal
+
+from pydantic import Field
 
 from coterie import errors
 from coterie.aggregation.plan.private_steps import PrivateSteps
-from coterie.aggregation.plan.reading import Fields, refused
-from coterie.aggregation.plan.shapes import SHAPE_NAMES, ShapeName
+from coterie.aggregation.plan.reading import Listed, Numbers, Text, Texts, read, refused
+from coterie.aggregation.plan.shapes import ShapeName
 from coterie.aggregation.plan.stage import MOST_ROWS as MOST_ROWS
 from coterie.aggregation.plan.stage import SAMPLE_WEIGHT as SAMPLE_WEIGHT
 from coterie.aggregation.plan.stage import Stage, TaskName
@@ -20,13 +21,15 @@ from coterie.privacy.dp import poisson
 from coterie.privacy.dp.rounds import Draws
 from coterie.protocol import spread
 from coterie.protocol.canonical import canonical_json, parse_json, sha256_hex
+from coterie.protocol.conversion import UnlessNone, to_json
 from coterie.protocol.layout import Layout, Tensor
 from coterie.protocol.metrics import EXAMPLES
 from coterie.protocol.metrics import METRICS as METRICS
 from coterie.protocol.schema import DataSchema
 from coterie.protocol.sections import SectionSpec
+from coterie.protocol.wire import Sha256
 
-FORMAT = "coterie-plan-1"
+FORMAT: Final = "coterie-plan-1"
 DELTA = "delta"
 MANIFEST_BYTES = 4 * 2**20
 MOST_EPOCHS = 1 << 20
@@ -48,11 +51,11 @@ class Training:
     ``max_steps`` batches of at most ``batch_size`` rows.
     """
 
-    batch_size: int
-    epochs: int = 1
-    max_steps: int | None = None
-    holdout: float = 0.0
-    private: PrivateSteps | None = None
+    batch_size: Annotated[int, Field(ge=1, le=MOST_ROWS)]
+    epochs: Annotated[int, Field(ge=1, le=MOST_EPOCHS)] = 1
+    max_steps: Annotated[int, Field(ge=1, le=MOST_STEPS)] | None = None
+    holdout: Annotated[float, Field(ge=0, le=MOST_HOLDOUT)] = 0.0
+    private: Annotated[PrivateSteps | None, UnlessNone] = None
 
     def draws(self) -> Draws | None:
         """What one round costs a device's rows, as far as draws go; None without example-level privacy."""
@@ -60,47 +63,13 @@ class Training:
             return None
         return poisson.draws(self.private.expected, self.batch_size, rows=self.private.rows, steps=self.max_steps)
 
-    def to_json(self) -> dict[str, Any]:
-        """Every field by name, as JSON values; ``private`` only where it is set."""
-        said = {
-            "batch_size": self.batch_size,
-            "epochs": self.epochs,
-            "max_steps": self.max_steps,
-            "holdout": self.holdout,
-        }
-        return said if self.private is None else {**said, "private": self.private.to_json()}
-
-    @staticmethod
-    def read(value: object, place: str) -> "Training":
-        """The inverse of `to_json`. Raises errors.PlanRefused."""
-        stated = isinstance(value, dict) and "private" in cast("dict[str, Any]", value)
-        optional = ("private",) if stated else ()
-        fields = Fields(cast(object, value), place, ("batch_size", "epochs", "max_steps", "holdout", *optional))
-        return Training(
-            batch_size=fields.integer("batch_size", 1, MOST_ROWS),
-            epochs=fields.integer("epochs", 1, MOST_EPOCHS),
-            max_steps=None if fields.raw("max_steps") is None else fields.integer("max_steps", 1, MOST_STEPS),
-            holdout=fields.number("holdout", 0.0, MOST_HOLDOUT),
-            private=PrivateSteps.read(fields.raw("private"), f"{place}.private") if stated else None,
-        )
-
 
 @dataclass(frozen=True)
 class Named:
     """A rule of coterie by its name and numbers; the server rebuilds its own part of a method from this."""
 
-    name: str
-    parameters: Mapping[str, float]
-
-    def to_json(self) -> dict[str, Any]:
-        """``{"name": …, "parameters": {…}}``"""
-        return {"name": self.name, "parameters": dict(self.parameters)}
-
-    @staticmethod
-    def read(value: object, place: str) -> "Named":
-        """The inverse of `to_json`. Raises errors.PlanRefused."""
-        fields = Fields(value, place, ("name", "parameters"))
-        return Named(fields.text("name"), fields.numbers("parameters"))
+    name: Text
+    parameters: Numbers
 
 
 @dataclass(frozen=True)
@@ -108,19 +77,7 @@ class Frozen:
     """Tensors that no device changes: their layout, and the SHA-256 of the safetensors file that holds them."""
 
     layout: Layout
-    sha256: str
-
-    def to_json(self) -> dict[str, Any]:
-        """Every field by name, as JSON values."""
-        return {"layout": self.layout.to_json(), "sha256": self.sha256}
-
-    @staticmethod
-    def read(value: object, place: str) -> "Frozen | None":
-        """The inverse of `to_json`; None for null. Raises errors.PlanRefused."""
-        if value is None:
-            return None
-        fields = Fields(value, place, ("layout", "sha256"))
-        return Frozen(fields.part("layout", Layout.from_json), fields.text("sha256", pattern="[0-9a-f]{64}"))
+    sha256: Sha256
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,26 +97,27 @@ class Manifest:
     algorithm, optimizer: for people and for the server; a device ignores them.
     """
 
-    name: str
+    format: Literal["coterie-plan-1"] = field(default=FORMAT, repr=False)
+    name: Text
     shape: ShapeName
     schema: DataSchema
     layout: Layout
     frozen: Frozen | None = None
-    client_state: tuple[Tensor, ...] = ()
-    sections: tuple[SectionSpec, ...]
-    codecs: tuple[str, ...] = ("float32",)
+    client_state: Listed[Tensor] = ()
+    sections: Listed[SectionSpec]
+    codecs: Texts = ("float32",)
     broadcast: Broadcast = "float32"
-    metrics: tuple[str, ...] = (EXAMPLES, "loss")
-    hyper: Mapping[str, float]
+    metrics: Texts = (EXAMPLES, "loss")
+    hyper: Numbers
     training: Training
     algorithm: Named
     optimizer: Named
-    stages: tuple[Stage, ...]
+    stages: Listed[Stage]
 
     @cached_property
     def data(self) -> bytes:
         """The canonical bytes."""
-        return canonical_json(self.to_json())
+        return canonical_json(to_json(self))
 
     @cached_property
     def id(self) -> str:
@@ -229,82 +187,14 @@ class Manifest:
         """Whether a task reads client state, so that each client's model is its own."""
         return any(stage.from_source("client_state") for stage in self.stages_of(task))
 
-    def to_json(self) -> dict[str, Any]:
-        """Every field by name, as JSON values."""
-        return {
-            "format": FORMAT,
-            "name": self.name,
-            "shape": self.shape,
-            "schema": self.schema.to_json(),
-            "layout": self.layout.to_json(),
-            "frozen": None if self.frozen is None else self.frozen.to_json(),
-            "client_state": [_tensor_json(tensor) for tensor in self.client_state],
-            "sections": [spec.to_json() for spec in self.sections],
-            "codecs": list(self.codecs),
-            "broadcast": self.broadcast,
-            "metrics": list(self.metrics),
-            "hyper": dict(self.hyper),
-            "training": self.training.to_json(),
-            "algorithm": self.algorithm.to_json(),
-            "optimizer": self.optimizer.to_json(),
-            "stages": [stage.to_json() for stage in self.stages],
-        }
-
-    @staticmethod
-    def from_json(value: object) -> "Manifest":
-        """The inverse of `to_json`: types and bounds of every field. What the fields mean together, `check_plan`
-        checks.
-
-        Raises errors.PlanRefused (``plan_manifest``) naming the field.
-        """
-        fields = Fields(value, "manifest", _FIELDS)
-        fields.text("format", choices=(FORMAT,))
-        return Manifest(
-            name=fields.text("name"),
-            shape=cast(ShapeName, fields.text("shape", choices=SHAPE_NAMES)),
-            schema=fields.part("schema", DataSchema.from_json),
-            layout=fields.part("layout", Layout.from_json),
-            frozen=Frozen.read(fields.raw("frozen"), "manifest.frozen"),
-            client_state=fields.items("client_state", _read_tensor),
-            sections=fields.items("sections", _read_section),
-            codecs=fields.texts("codecs"),
-            broadcast=cast(Broadcast, fields.text("broadcast", choices=get_args(Broadcast))),
-            metrics=fields.texts("metrics"),
-            hyper=fields.numbers("hyper"),
-            training=Training.read(fields.raw("training"), "manifest.training"),
-            algorithm=Named.read(fields.raw("algorithm"), "manifest.algorithm"),
-            optimizer=Named.read(fields.raw("optimizer"), "manifest.optimizer"),
-            stages=fields.items("stages", Stage.read),
-        )
-
     @staticmethod
     def from_bytes(data: bytes) -> "Manifest":
         """Read canonical bytes. Raises errors.PlanRefused (``plan_manifest``), also for JSON that is not canonical."""
         try:
             value = parse_json(data, limit=MANIFEST_BYTES)
-            canonical = canonical_json(value)
         except errors.InputError as error:
             raise refused(f"The manifest is unreadable: {error.message}") from error
-        if canonical != data:
+        manifest = read(Manifest, value)
+        if manifest.data != data:
             raise refused("The manifest is not canonical JSON, so its digest is not that of its meaning.")
-        return Manifest.from_json(value)
-
-
-_FIELDS = (
-    "format", "name", "shape", "schema", "layout", "frozen", "client_state", "sections", "codecs",
-    "broadcast", "metrics", "hyper", "training", "algorithm", "optimizer", "stages",
-)  # fmt: skip
-
-
-def _tensor_json(tensor: Tensor) -> dict[str, Any]:
-    return {"name": tensor.name, "shape": list(tensor.shape)}
-
-
-def _read_tensor(value: object, place: str) -> Tensor:
-    fields = Fields(value, place, ("name", "shape"))
-    name, shape = fields.text("name"), fields.integers("shape", 1, 1 << 32)
-    return fields.part("name", lambda _: Tensor(name, shape))
-
-
-def _read_section(value: object, place: str) -> SectionSpec:
-    return Fields({"section": value}, place, ("section",)).part("section", SectionSpec.from_json)
+        return manifest

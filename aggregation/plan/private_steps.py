@@ -7,9 +7,10 @@ hyper-parameter.
 import math
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from typing import Annotated
 
-from coterie.aggregation.plan.reading import Fields
+from pydantic import Field
+
 from coterie.errors import ArgumentValueError
 from coterie.privacy.dp.poisson import rate_of
 
@@ -17,12 +18,12 @@ SLACK = 1e-3
 """By how much noise is larger than the multiplier says, as a share of it: for sums and norms of float32, which keep
 bounds to rounding only.
 """
-_LEAST, _LARGEST = 1e-9, 1e9
 _SUM_BITS = 30
 """A sum is at most 2**30 steps of the grid, beyond which the graph cuts it off."""
 _NOISE_BITS = 25
 """The deviation is at most 2**25 steps: no draw comes near 2**30."""
-_MOST_ROWS = 1 << 31
+_Scale = Annotated[float, Field(ge=1e-9, le=1e9)]
+_Rows = Annotated[int, Field(ge=1, le=1 << 31)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,10 +49,10 @@ class PrivateSteps:
     as the experiment takes them to be.
     """
 
-    clip: float
-    noise_multiplier: float
-    expected: int
-    rows: int
+    clip: _Scale
+    noise_multiplier: _Scale
+    expected: _Rows
+    rows: _Rows
 
     def noise(self, *, batch: int, length: int) -> "StepNoise":
         """What the host draws for a step.
@@ -79,26 +80,6 @@ class PrivateSteps:
     def rate(self, rows: int) -> float:
         """The probability with which a device that has so many rows draws each. At most that of `rows` rows."""
         return rate_of(self.expected, max(rows, self.rows))
-
-    def to_json(self) -> dict[str, Any]:
-        """Every field by name, as JSON values."""
-        return {
-            "clip": self.clip,
-            "noise_multiplier": self.noise_multiplier,
-            "expected": self.expected,
-            "rows": self.rows,
-        }
-
-    @staticmethod
-    def read(value: object, place: str) -> "PrivateSteps":
-        """The inverse of `to_json`. Raises errors.PlanRefused."""
-        fields = Fields(value, place, ("clip", "noise_multiplier", "expected", "rows"))
-        return PrivateSteps(
-            clip=fields.number("clip", _LEAST, _LARGEST),
-            noise_multiplier=fields.number("noise_multiplier", _LEAST, _LARGEST),
-            expected=fields.integer("expected", 1, _MOST_ROWS),
-            rows=fields.integer("rows", 1, _MOST_ROWS),
-        )
 
 
 def _exponent(value: float) -> int:

@@ -7,12 +7,11 @@ same task.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 from coterie.aggregation.plan.stage import SAMPLE_WEIGHT, Destination, Over, Source, TaskName
 
 ShapeName = Literal["horizontal", "external"]
-SHAPE_NAMES: tuple[ShapeName, ...] = get_args(ShapeName)
 
 
 @dataclass(frozen=True, kw_only=True)

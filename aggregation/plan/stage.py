@@ -2,21 +2,22 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, cast, get_args
+from typing import Annotated, Literal, TypeAlias, get_args
 
-from coterie.aggregation.plan.reading import Fields
+from pydantic import Field
+
+from coterie.aggregation.plan.reading import Listed, Text
+from coterie.protocol.wire import Sha256
 
 TaskName = Literal["train", "evaluate", "predict"]
 TASKS: tuple[TaskName, ...] = get_args(TaskName)
 
 Over = Literal["once", "pass", "steps"]
-OVER: tuple[Over, ...] = get_args(Over)
 
 Role = Literal[
     "shared", "frozen", "buffer", "optimizer", "client_state", "round_input", "hyper", "random", "batch", "metric",
     "counter", "probe",
 ]  # fmt: skip
-ROLES: tuple[Role, ...] = get_args(Role)
 
 Source = Literal[
     "model",
@@ -32,10 +33,8 @@ Source = Literal[
     "zeros",
     "counter",
 ]
-SOURCES: tuple[Source, ...] = get_args(Source)
 
 Destination = Literal["carry", "state", "probe", "upload", "client_state", "metric", "prediction"]
-DESTINATIONS: tuple[Destination, ...] = get_args(Destination)
 
 SAMPLE_WEIGHT = "sample_weight"
 PREDICTION = "output"
@@ -43,6 +42,8 @@ PREDICTION = "output"
 
 LARGEST_SIZE = 1 << 32
 MOST_ROWS = 1 << 20
+_Shape: TypeAlias = Listed[Annotated[int, Field(ge=0, le=LARGEST_SIZE)]]
+_FileName: TypeAlias = Annotated[str, Field(pattern="^[a-z][a-z0-9_]{0,63}$")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,36 +69,12 @@ class StageInput:
     ============  ====================================================================================================
     """
 
-    name: str
+    name: Text
     role: Role
-    dtype: str
-    shape: tuple[int, ...]
+    dtype: Text
+    shape: _Shape
     source: Source
-    key: str
-
-    def to_json(self) -> dict[str, Any]:
-        """Every field by name, as JSON values."""
-        return {
-            "name": self.name,
-            "role": self.role,
-            "dtype": self.dtype,
-            "shape": list(self.shape),
-            "source": self.source,
-            "key": self.key,
-        }
-
-    @staticmethod
-    def read(value: object, place: str) -> "StageInput":
-        """The inverse of `to_json`. Raises errors.PlanRefused."""
-        fields = Fields(value, place, ("name", "role", "dtype", "shape", "source", "key"))
-        return StageInput(
-            name=fields.text("name"),
-            role=cast(Role, fields.text("role", choices=ROLES)),
-            dtype=fields.text("dtype"),
-            shape=fields.integers("shape", 0, LARGEST_SIZE),
-            source=cast(Source, fields.text("source", choices=SOURCES)),
-            key=fields.text("key"),
-        )
+    key: Text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,33 +92,11 @@ class StageOutput:
     ============  ====================================================================================================
     """
 
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
+    name: Text
+    dtype: Text
+    shape: _Shape
     destination: Destination
-    key: str
-
-    def to_json(self) -> dict[str, Any]:
-        """Every field by name, as JSON values."""
-        return {
-            "name": self.name,
-            "dtype": self.dtype,
-            "shape": list(self.shape),
-            "destination": self.destination,
-            "key": self.key,
-        }
-
-    @staticmethod
-    def read(value: object, place: str) -> "StageOutput":
-        """The inverse of `to_json`. Raises errors.PlanRefused."""
-        fields = Fields(value, place, ("name", "dtype", "shape", "destination", "key"))
-        return StageOutput(
-            name=fields.text("name"),
-            dtype=fields.text("dtype"),
-            shape=fields.integers("shape", 0, LARGEST_SIZE),
-            destination=cast(Destination, fields.text("destination", choices=DESTINATIONS)),
-            key=fields.text("key"),
-        )
+    key: Text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,14 +111,14 @@ class Stage:
     sha256, size: of the file of its graph.
     """
 
-    name: str
-    tasks: tuple[TaskName, ...]
+    name: _FileName
+    tasks: Listed[TaskName]
     over: Over
-    batch: int
-    sha256: str
-    size: int
-    inputs: tuple[StageInput, ...]
-    outputs: tuple[StageOutput, ...]
+    batch: Annotated[int, Field(ge=0, le=MOST_ROWS)]
+    sha256: Sha256
+    size: Annotated[int, Field(ge=1, le=LARGEST_SIZE)]
+    inputs: Listed[StageInput]
+    outputs: Listed[StageOutput]
 
     def from_source(self, source: Source) -> tuple[StageInput, ...]:
         """The inputs that come from this source."""
@@ -177,37 +132,3 @@ class Stage:
     def carry(self) -> Mapping[str, str]:
         """Which outputs become which inputs of the next step: output name → input name."""
         return {tensor.name: tensor.key for tensor in self.to_destination("carry")}
-
-    def to_json(self) -> dict[str, Any]:
-        """Every field by name, as JSON values."""
-        return {
-            "name": self.name,
-            "tasks": list(self.tasks),
-            "over": self.over,
-            "batch": self.batch,
-            "sha256": self.sha256,
-            "size": self.size,
-            "inputs": [tensor.to_json() for tensor in self.inputs],
-            "outputs": [tensor.to_json() for tensor in self.outputs],
-        }
-
-    @staticmethod
-    def read(value: object, place: str) -> "Stage":
-        """The inverse of `to_json`. Raises errors.PlanRefused."""
-        names = ("name", "tasks", "over", "batch", "sha256", "size", "inputs", "outputs")
-        fields = Fields(value, place, names)
-        return Stage(
-            # It names a file too.
-            name=fields.text("name", pattern="[a-z][a-z0-9_]{0,63}"),
-            tasks=fields.items("tasks", _task),
-            over=cast(Over, fields.text("over", choices=OVER)),
-            batch=fields.integer("batch", 0, MOST_ROWS),
-            sha256=fields.text("sha256", pattern="[0-9a-f]{64}"),
-            size=fields.integer("size", 1, LARGEST_SIZE),
-            inputs=fields.items("inputs", StageInput.read),
-            outputs=fields.items("outputs", StageOutput.read),
-        )
-
-
-def _task(value: object, place: str) -> TaskName:
-    return cast(TaskName, Fields({"task": value}, place, ("task",)).text("task", choices=TASKS))

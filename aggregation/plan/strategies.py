@@ -7,6 +7,7 @@ the list is what people, the audit trail and tools read.
 from typing import Any, TypeAlias
 
 from coterie.aggregation.plan.manifest import Manifest
+from coterie.protocol.conversion import to_json
 
 Strategy: TypeAlias = dict[str, Any]
 """``{"kind": …, "name": …, "parameters": {…}}``, all JSON values."""
@@ -30,7 +31,7 @@ def strategies(manifest: Manifest) -> tuple[Strategy, ...]:
         ("optimizer", manifest.optimizer.name, dict(manifest.optimizer.parameters)),
     ]
     if training.private is not None:
-        parts.append(("privacy", "example_level", training.private.to_json()))
+        parts.append(("privacy", "example_level", to_json(training.private)))
     parts.append(("algorithm", manifest.algorithm.name, dict(manifest.algorithm.parameters)))
     uploaded = sum(end - start for spec in manifest.sections for start, end in spec.slices)
     sizes = {"elements": manifest.layout.size, "uploaded": uploaded, "frozen": frozen}

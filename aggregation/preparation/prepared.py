@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -74,10 +73,6 @@ class Prepared:
     noise: float
     numbers: tuple[FoundNumber, ...]
     categories: tuple[FoundCategory, ...]
-
-    def to_json(self) -> dict[str, Any]:
-        """As JSON values; ``DataSchema.from_json`` reads the field ``schema``."""
-        return {**asdict(self), "schema": self.schema.to_json()}
 
     def lines(self) -> tuple[str, ...]:
         """As sentences, one a line."""

@@ -383,7 +383,7 @@ def _record(row: RoundView) -> RoundRecord:
         diverged=row.diverged,
         epsilon=row.epsilon,
         delta=row.delta,
-        participants=tuple(Participant.from_json(one.model_dump()) for one in row.participants),
+        participants=tuple(Participant(**one.model_dump()) for one in row.participants),
     )
 
 

@@ -34,6 +34,7 @@ from coterie.errors import (
 )
 from coterie.privacy.secagg.ring import WORD
 from coterie.protocol.canonical import canonical_json, parse_json
+from coterie.protocol.conversion import to_json
 from coterie.protocol.device import CheckIn, CheckInResponse, Idle, RetryWindow, Task
 from coterie.protocol.wire import read_message
 
@@ -202,7 +203,7 @@ class Agent:
         if save is None:
             return shown
         shown = replace(shown, saved=tuple(str(save / name) for name in (*files, SUMMARY)))
-        write(save, {**files, SUMMARY: canonical_json(shown.to_json())})
+        write(save, {**files, SUMMARY: canonical_json(to_json(shown))})
         return shown
 
     async def _run_dry(self) -> tuple[DryRun, dict[str, bytes]]:

@@ -2,7 +2,7 @@
 
 import json
 import sqlite3
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
 
@@ -56,10 +56,6 @@ class HistoryEntry:
     name: str = ""
     asks: str = ""
     signer: str = ""
-
-    def to_json(self) -> dict[str, Any]:
-        """This entry as a JSON object."""
-        return asdict(self)
 
 
 class Reading(Protocol):

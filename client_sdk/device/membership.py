@@ -21,6 +21,7 @@ from coterie.errors import ConfigurationError, RemoteError
 from coterie.protocol.canonical import canonical_json, parse_json
 from coterie.protocol.codecs import FAMILIES
 from coterie.protocol.codecs.table import EXTRA_ONLY
+from coterie.protocol.conversion import to_json
 from coterie.protocol.device import (
     LOCAL_NOISE,
     PROTOCOL_VERSIONS,
@@ -179,7 +180,7 @@ async def _enrol(
         device_id=enrolled.device_id,
         coordinator_key=info.coordinator_key,
         signers=info.signers,
-        schema=canonical_json(info.data_schema.to_json()).decode(),
+        schema=canonical_json(to_json(info.data_schema)).decode(),
     )
     store.join(stored)
     faults.reach("joined")

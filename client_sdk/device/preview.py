@@ -1,7 +1,7 @@
 """What a dry run shows: everything that would leave the device, and nothing of it sent."""
 
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Final
+from dataclasses import dataclass, field, replace
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,10 +70,6 @@ class DryRun:
     clipped: bool = False
     saved: tuple[str, ...] = ()
     note: str = "No row leaves this device. Nothing was sent but the check-in and the task's return."
-
-    def to_json(self) -> dict[str, Any]:
-        """Every field by name, as JSON values."""
-        return asdict(self)
 
 
 def nothing(membership: Membership) -> DryRun:

@@ -40,6 +40,7 @@ from coterie.privacy.secagg.ring import WORD, RingVector
 from coterie.privacy.secagg.roster import model_digest
 from coterie.privacy.secagg.survivors import from_bits
 from coterie.protocol.canonical import canonical_json, parse_json, sha256_hex
+from coterie.protocol.conversion import to_json
 from coterie.protocol.device import Task
 from coterie.protocol.endorsements import Endorsement
 from coterie.protocol.secagg import Agreements, Outcome, Roster, SecureTerms, SharesFor, Survivors, ToClient
@@ -136,7 +137,7 @@ class SecureCourier:
             mode=terms.mode,
             message="keys",
             body=canonical_json(keys.model_dump(mode="json")).decode(),
-            state=state.to_json(),
+            state=to_json(state),
             vector=sha256_hex(data),
         )
         self.store.begin_attempt(task.id, record, weight=weight, steps=steps)
@@ -182,13 +183,13 @@ class SecureCourier:
             masked = encode_masked(_header(task, state), packed)
             self.store.write_masked(task.id, masked)
             self.faults.reach("masked_written")
-            record = replace(record, message="masked", body="", state=state.to_json(), vector="")
+            record = replace(record, message="masked", body="", state=to_json(state), vector="")
             self.store.masked(task.id, record, sha256=sha256_hex(masked), size=len(masked))
         elif reply is None:
             raise InternalError(f"The machine has nothing to send and waits for {state.awaits}.")
         else:
             body = canonical_json(reply.model_dump(mode="json")).decode()
-            record = replace(record, message=ANSWERS[type(reply).__name__], body=body, state=state.to_json())
+            record = replace(record, message=ANSWERS[type(reply).__name__], body=body, state=to_json(state))
             self.store.attempts.advance(task.id, record)
         self.faults.reach(f"{record.message}_ready")
         return state, record

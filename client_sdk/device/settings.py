@@ -33,10 +33,6 @@ class RunSummary:
     bytes_up: int = 0
     bytes_down: int = 0
 
-    def to_json(self) -> dict[str, int]:
-        """The counts by name."""
-        return dict(vars(self))
-
 
 @dataclass(frozen=True, kw_only=True)
 class AgentSettings:

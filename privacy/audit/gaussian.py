@@ -19,8 +19,7 @@ seen as far as it lowers the whole. `one_run` assumes none of this, and proves l
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -60,10 +59,6 @@ class Marks:
     epsilon: float
     cap: float
     power: float | None
-
-    def to_json(self) -> dict[str, Any]:
-        """As a JSON object."""
-        return asdict(self)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,8 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -34,10 +33,6 @@ class Membership:
     def verdict(self, claimed: float | None) -> Verdict | None:
         """What it says of a claim about a row; None where nothing is claimed."""
         return verdict_of(self.epsilon, self.cap, claimed)
-
-    def to_json(self) -> dict[str, Any]:
-        """As a JSON object."""
-        return asdict(self)
 
 
 def membership(members: Sequence[float], outsiders: Sequence[float], *, delta: float = 1e-5) -> Membership:

@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
+from pydantic import computed_field
 
 from coterie import errors
 from coterie.privacy.audit.binomial import upper_tails
@@ -48,14 +48,11 @@ class Audit:
     cap: float
     claimed: float | None = None
 
+    @computed_field
     @property
     def verdict(self) -> Verdict | None:
         """What it says of the claim; None where nothing was claimed."""
         return verdict_of(self.epsilon, self.cap, self.claimed)
-
-    def to_json(self) -> dict[str, Any]:
-        """As a JSON object."""
-        return {**asdict(self), "verdict": self.verdict}
 
 
 def epsilon_lower_bound(

@@ -16,13 +16,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from coterie import errors
 from coterie.privacy.dp import loss_distribution, normal, renyi
 from coterie.privacy.dp.events import Approximate, Concentrated, Event, Gaussian, Pure, SampledGaussian, merged
+from coterie.protocol.conversion import FiniteOrNull
 
 Relation: TypeAlias = Literal["add_or_remove", "replace_one"]
 """Which data sets are neighbours: one has a unit that the other lacks, or has another unit in its place."""
@@ -42,16 +43,12 @@ class Spent:
     method: what `epsilon` comes from.
     """
 
-    epsilon: float
+    epsilon: FiniteOrNull
     delta: float
-    epsilon_pld: float | None
-    epsilon_rdp: float
+    epsilon_pld: FiniteOrNull | None
+    epsilon_rdp: FiniteOrNull
     relation: Relation
     method: Method
-
-    def to_json(self) -> dict[str, Any]:
-        """As a JSON object; what is infinite is null."""
-        return {key: None if value == math.inf else value for key, value in asdict(self).items()}
 
 
 def spent(

@@ -16,6 +16,7 @@ from types import MappingProxyType
 from typing import Any, TypeAlias, cast
 
 from coterie import errors
+from coterie.protocol.conversion import from_json
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class _Event:
                 raise _invalid(f"{type(self).__name__}: {field.name} must be {wanted}, not {str(value)[:64]!r}")
 
     def to_json(self) -> dict[str, Any]:
-        """As a JSON object; `event_from_json` is the inverse."""
+        """As a JSON object; `event_from_json` is the inverse. The kind stands in it, which is no field."""
         return {"event": _NAMES[type(self)], **asdict(self)}
 
 
@@ -133,10 +134,7 @@ def event_from_json(value: object) -> Event:
     kind = KINDS.get(name) if isinstance(name, str) else None
     if kind is None:
         raise _invalid(f"There is no privacy event {str(name)[:64]!r}; there are {', '.join(KINDS)}")
-    wanted = [field.name for field in fields(kind)]
-    if sorted(given) != sorted(wanted):
-        raise _invalid(f"The privacy event {name!r} has exactly the fields {', '.join(wanted)}")
-    return kind(**given)
+    return from_json(kind, given, code="privacy_event_invalid")
 
 
 def merged(events: Iterable[Event]) -> tuple[Event, ...]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from coterie.privacy.dp.accounting import Spent, spent
 from coterie.privacy.dp.noise.distributions import DISTRIBUTIONS
@@ -47,10 +47,6 @@ class Statement:
         any two updates.
         """
         return self.neighbours[0]
-
-    def to_json(self) -> dict[str, Any]:
-        """As a JSON object."""
-        return {**asdict(self), "neighbours": [spent.to_json() for spent in self.neighbours]}
 
     def lines(self) -> tuple[str, ...]:
         """As sentences, one a line."""

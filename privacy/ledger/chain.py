@@ -6,13 +6,16 @@ newest digest with one that you noted earlier.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from coterie import errors
-from coterie.privacy.ledger.events import Event, event_from_json, event_to_json
+from coterie.privacy.ledger.events import Event
 from coterie.privacy.ledger.state import Folding, State
 from coterie.protocol.canonical import GENESIS, digest_of, sha256_hex
+from coterie.protocol.conversion import from_json, to_json
 from coterie.protocol.signing import Domain, SigningKey, verify
 
 _COMMITMENT = b"coterie ledger noise v1\n"
@@ -36,46 +39,20 @@ class Entry:
     population: str
     sequence: int
     at: int
-    event: Event
+    event: Annotated[Event, Field(discriminator="kind")]
     previous: str
     digest: str
     signature: str
 
-    def to_json(self) -> dict[str, Any]:
-        """The entry as JSON values."""
-        return {**_signed_content(self), "digest": self.digest, "signature": self.signature}
-
     @staticmethod
     def from_json(value: Mapping[str, Any]) -> "Entry":
-        """Read what `to_json` wrote. Raises errors.InputError (``ledger_entry``)."""
-        try:
-            return Entry(
-                population=str(value["population"]),
-                sequence=int(value["sequence"]),
-                at=int(value["at"]),
-                event=event_from_json(value["event"]),
-                previous=str(value["previous"]),
-                digest=str(value["digest"]),
-                signature=str(value["signature"]),
-            )
-        except (KeyError, TypeError, ValueError) as error:
-            raise errors.InputError(
-                f"This is not an entry of a ledger: {str(error)[:200]}.", code="ledger_entry"
-            ) from error
+        """The entry that these JSON values say. Raises errors.InputError (``ledger_entry``)."""
+        return from_json(Entry, value, code="ledger_entry")
 
 
-def _signed_content(entry: Entry) -> dict[str, Any]:
-    return _content(entry.population, entry.sequence, entry.at, entry.event, entry.previous)
-
-
-def _content(population: str, sequence: int, at: int, event: Event, previous: str) -> dict[str, Any]:
-    return {
-        "population": population,
-        "sequence": sequence,
-        "at": at,
-        "event": event_to_json(event),
-        "previous": previous,
-    }
+def _content_digest(entry: Entry) -> str:
+    content = to_json(entry)
+    return digest_of({name: content[name] for name in content if name not in ("digest", "signature")})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,17 +66,17 @@ class Head:
 
 def link(head: Head, at: int, event: Event, key: SigningKey) -> Entry:
     """The entry that follows a chain's end."""
-    sequence = head.sequence + 1
-    digest = digest_of(_content(head.population, sequence, at, event, head.digest))
-    return Entry(
+    entry = Entry(
         population=head.population,
-        sequence=sequence,
+        sequence=head.sequence + 1,
         at=at,
         event=event,
         previous=head.digest,
-        digest=digest,
-        signature=key.sign(Domain.LEDGER, digest.encode("ascii")),
+        digest="",
+        signature="",
     )
+    digest = _content_digest(entry)
+    return replace(entry, digest=digest, signature=key.sign(Domain.LEDGER, digest.encode("ascii")))
 
 
 @dataclass(frozen=True)
@@ -147,7 +124,7 @@ def proven(entry: Entry, public: str) -> str | None:
     public: the key, hex.
     """
     rules = (
-        (entry.digest == digest_of(_signed_content(entry)), "its digest does not match its content: it was changed"),
+        (entry.digest == _content_digest(entry), "its digest does not match its content: it was changed"),
         (_signed(public, entry), "its signature is not the coordinator's"),
     )
     return next((why for holds, why in rules if not holds), None)
@@ -158,7 +135,7 @@ def _fault(head: Head, entry: Entry, public: str | None) -> str | None:
         (entry.population == head.population, f"it is of the population {entry.population[:64]!r}"),
         (entry.sequence == head.sequence + 1, f"its number is {entry.sequence}, so entries are missing or moved"),
         (entry.previous == head.digest, "it does not follow the previous entry"),
-        (entry.digest == digest_of(_signed_content(entry)), "its digest does not match its content: it was changed"),
+        (entry.digest == _content_digest(entry), "its digest does not match its content: it was changed"),
         (public is None or _signed(public, entry), "its signature is not the coordinator's"),
     )
     return next((why for holds, why in rules if not holds), None)

@@ -1,13 +1,16 @@
 """What can happen to a privacy budget. Names and fields never change their meaning: a chain outlives the code."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import BeforeValidator, PlainSerializer
 
 from coterie import errors
 from coterie.protocol.canonical import canonical_json, parse_json
+from coterie.protocol.conversion import from_json
 
 EACH = "each experiment"
 YEAR = "365 days"
@@ -47,6 +50,19 @@ class Limit:
 
     scope: str
     bound: Bound | None
+    kind: Literal["limit"] = "limit"
+
+
+def _text(value: object) -> str:
+    return canonical_json(value).decode()
+
+
+def _value(text: str) -> Any:
+    return parse_json(text.encode())
+
+
+# A cost is text in Python, so that it can be counted, and its own value in the event's JSON.
+_AsValue: TypeAlias = Annotated[str, BeforeValidator(_text), PlainSerializer(_value)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +74,8 @@ class Reserve:
 
     experiment: str
     round: int
-    cost: tuple[str, ...]
+    cost: tuple[_AsValue, ...]
+    kind: Literal["reserve"] = "reserve"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +89,7 @@ class Spend:
     experiment: str
     round: int
     noise: str | None = None
+    kind: Literal["spend"] = "spend"
 
 
 class Cause(StrEnum):
@@ -88,58 +106,20 @@ class Refund:
     experiment: str
     round: int
     cause: Cause
+    kind: Literal["refund"] = "refund"
 
 
 Event = Limit | Reserve | Spend | Refund
 
 
-def event_to_json(event: Event) -> dict[str, Any]:
-    """The event as JSON values, tagged by its kind."""
-    match event:
-        case Limit(scope=scope, bound=bound):
-            told = None if bound is None else {"epsilon": bound.epsilon, "delta": bound.delta}
-            return {"kind": "limit", "scope": scope, "bound": told}
-        case Reserve(experiment=experiment, round=round, cost=cost):
-            costs = [parse_json(text.encode()) for text in cost]
-            return {"kind": "reserve", "experiment": experiment, "round": round, "cost": costs}
-        case Spend(experiment=experiment, round=round, noise=noise):
-            return {"kind": "spend", "experiment": experiment, "round": round, "noise": noise}
-        case Refund(experiment=experiment, round=round, cause=cause):
-            return {"kind": "refund", "experiment": experiment, "round": round, "cause": cause.value}
-
-
-def _limit(value: Mapping[str, Any]) -> Event:
-    bound = value["bound"]
-    read = None if bound is None else Bound(float(bound["epsilon"]), float(bound["delta"]))
-    return Limit(scope=str(value["scope"]), bound=read)
-
-
-def _reserve(value: Mapping[str, Any]) -> Event:
-    cost = tuple(canonical_json(item).decode() for item in value["cost"])
-    return Reserve(experiment=str(value["experiment"]), round=int(value["round"]), cost=cost)
-
-
-def _spend(value: Mapping[str, Any]) -> Event:
-    return Spend(experiment=str(value["experiment"]), round=int(value["round"]), noise=value["noise"])
-
-
-def _refund(value: Mapping[str, Any]) -> Event:
-    return Refund(experiment=str(value["experiment"]), round=int(value["round"]), cause=Cause(value["cause"]))
-
-
-_READ: Mapping[str, Callable[[Mapping[str, Any]], Event]] = {
-    "limit": _limit,
-    "reserve": _reserve,
-    "spend": _spend,
-    "refund": _refund,
-}
+_KINDS: Mapping[str, type[Event]] = {"limit": Limit, "reserve": Reserve, "spend": Spend, "refund": Refund}
 
 
 def event_from_json(value: Mapping[str, Any]) -> Event:
-    """Read what `event_to_json` wrote. Raises errors.InputError (``ledger_entry``) for anything else."""
-    try:
-        return _READ[value["kind"]](value)
-    except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise errors.InputError(
-            f"This is not an event of a ledger: {type(error).__name__}: {str(error)[:200]}.", code="ledger_entry"
-        ) from error
+    """The event that `coterie.protocol.conversion.to_json` wrote. Raises errors.InputError (``ledger_entry``) for
+    anything else.
+    """
+    kind = _KINDS.get(str(value.get("kind")))
+    if kind is None:
+        raise errors.InputError(f"An event of a ledger is one of {', '.join(_KINDS)}.", code="ledger_entry")
+    return from_json(kind, value, code="ledger_entry")

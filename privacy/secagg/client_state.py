@@ -1,10 +1,13 @@
-"""What a client knows in an attempt, as a value: kept on disk between any two messages, never shown."""
+"""What a client knows in an attempt, as a value: kept on disk between any two messages, never shown.
+
+As JSON it holds secrets: keep it where nobody else reads.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 from coterie.privacy.secagg.context import Context
 from coterie.privacy.secagg.endorsed import NOTHING, Asked
@@ -12,8 +15,6 @@ from coterie.privacy.secagg.parameters import Parameters, parameters
 from coterie.privacy.secagg.roster import context_of
 from coterie.privacy.secagg.stored import restored
 from coterie.protocol.secagg import RosterEntry, SecureTerms
-
-FORMAT = 1
 
 
 class SecAggClientPhase(Enum):
@@ -94,6 +95,7 @@ class ClientState:
     answered: Mapping[SecAggClientPhase, Answered] = field(default_factory=dict[SecAggClientPhase, Answered])
     asked: Asked = NOTHING
     subjects: Mapping[int, str] = field(default_factory=dict[int, str])
+    format: Literal[1] = 1
 
     @property
     def awaits(self) -> str:
@@ -123,70 +125,15 @@ class ClientState:
     def __repr__(self) -> str:
         return f"ClientState(attempt={self.terms.attempt}, awaits={self.awaits}, position={self.position})"
 
-    def to_json(self) -> dict[str, Any]:
-        """As a JSON object. It holds secrets: keep it where nobody else reads."""
-        secrets = self.secrets
-        return {
-            "format": FORMAT,
-            "phase": self.phase.value,
-            "terms": self.terms.model_dump(mode="json"),
-            "plan": self.plan,
-            "model": self.model,
-            "floor": self.floor,
-            "advertised": self.advertised.model_dump(mode="json"),
-            "secrets": None
-            if secrets is None
-            else [secrets.mask_key.hex(), secrets.channel_key.hex(), secrets.seed.hex()],
-            "clients": self.clients,
-            "roster": self.roster,
-            "neighbours": [entry.model_dump(mode="json") for entry in self.neighbours.values()],
-            "identities": list(self.identities),
-            "channels": {str(place): key.hex() for place, key in self.channels.items()},
-            "held": {str(place): [held.seed, held.mask_key] for place, held in self.held.items()},
-            "vector": self.vector,
-            "alive": self.alive,
-            "listed": self.listed,
-            "answered": {phase.value: [told.digest, told.kind, told.reply] for phase, told in self.answered.items()},
-            "asked": [sorted(self.asked.issuers), self.asked.least],
-            "subjects": {str(place): subject for place, subject in self.subjects.items()},
-        }
-
     @staticmethod
     def from_json(value: Mapping[str, Any]) -> "ClientState":
-        """The state that `to_json` wrote.
+        """The state that `coterie.protocol.conversion.to_json` wrote.
 
         Raises errors.StorageError (``secagg_state``) for anything else, without a word of what it holds.
         """
         return restored(
+            ClientState,
             value,
-            _from_json,
             whose="a client",
             hint="This attempt is lost for the client, which must not answer again; the next one starts afresh.",
         )
-
-
-def _from_json(value: Mapping[str, Any]) -> ClientState:
-    if value["format"] != FORMAT:
-        raise ValueError("another format")
-    entries = [RosterEntry.model_validate(entry) for entry in value["neighbours"]]
-    return ClientState(
-        phase=SecAggClientPhase(value["phase"]),
-        terms=SecureTerms.model_validate(value["terms"]),
-        plan=value["plan"],
-        model=value["model"],
-        floor=value["floor"],
-        advertised=RosterEntry.model_validate(value["advertised"]),
-        secrets=None if value["secrets"] is None else Secrets(*(bytes.fromhex(each) for each in value["secrets"])),
-        clients=value["clients"],
-        roster=value["roster"],
-        neighbours={entry.position: entry for entry in entries},
-        identities=tuple(value["identities"]),
-        channels={int(place): bytes.fromhex(key) for place, key in value["channels"].items()},
-        held={int(place): Held(*pair) for place, pair in value["held"].items()},
-        vector=value["vector"],
-        alive=value["alive"],
-        listed=value["listed"],
-        answered={SecAggClientPhase(phase): Answered(*told) for phase, told in value["answered"].items()},
-        asked=Asked(frozenset(value["asked"][0]), value["asked"][1]),
-        subjects={int(place): subject for place, subject in value["subjects"].items()},
-    )

@@ -10,6 +10,7 @@ from functools import cached_property
 
 from coterie.privacy.secagg.parameters import Parameters
 from coterie.protocol.canonical import digest_of
+from coterie.protocol.conversion import to_json
 
 DOMAIN = b"coterie/secagg/v1/"
 """What every use of a key begins with; then its purpose, a line feed, the context's digest, and the use's own parts."""
@@ -32,18 +33,7 @@ class Context:
     @cached_property
     def digest(self) -> bytes:
         """SHA-256 of the context as canonical JSON (RFC 8785): 32 bytes."""
-        return bytes.fromhex(digest_of(self.to_json()))
-
-    def to_json(self) -> dict[str, object]:
-        """As a JSON object."""
-        return {
-            "attempt": self.attempt,
-            "plan": self.plan,
-            "model": self.model,
-            "spec": self.spec,
-            "parameters": self.parameters.to_json(),
-            "roster": self.roster,
-        }
+        return bytes.fromhex(digest_of(to_json(self)))
 
     def bind(self, purpose: str, *parts: bytes | int) -> bytes:
         """The bytes that say what a key, box or signature is for: the HKDF info, the associated data, the message.

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from coterie import errors
+from coterie.protocol.conversion import Sorted
 from coterie.protocol.secagg import RosterEntry
 
 
@@ -16,7 +17,7 @@ from coterie.protocol.secagg import RosterEntry
 class Asked:
     """What a client asks for: at least so many subjects, its own among them, endorsed by one of these issuers."""
 
-    issuers: frozenset[str] = frozenset()
+    issuers: Sorted[str] = frozenset()
     least: int = 0
 
 

@@ -64,17 +64,6 @@ class Parameters:
         """How many of the clients remain, at the least, for the promise of correctness to hold."""
         return self.clients - share_of(self.dropout, self.clients)
 
-    def to_json(self) -> dict[str, int | float | str]:
-        """As a JSON object."""
-        return {
-            "clients": self.clients,
-            "neighbours": self.neighbours,
-            "threshold": self.threshold,
-            "corrupt": self.corrupt,
-            "dropout": self.dropout,
-            "mode": self.mode,
-        }
-
 
 @lru_cache(maxsize=256)
 def parameters(clients: int, *, corrupt: float, dropout: float, mode: Mode) -> Parameters:

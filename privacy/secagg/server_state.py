@@ -1,14 +1,15 @@
 """What the coordinator knows of an attempt, as a value: kept as a row between any two messages.
 
 Its size grows with clients times neighbours, never with the length of the vectors. Sealed boxes and signatures are not
-in it: the mailbox holds them, and they are handed on from there.
+in it: the mailbox holds them, and they are handed on from there. In the phases ``reveal`` and ``summed`` it holds what
+unmasks the sum.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 from coterie.privacy.secagg.context import Context
 from coterie.privacy.secagg.graph import neighbours
@@ -16,9 +17,8 @@ from coterie.privacy.secagg.parameters import Parameters, parameters
 from coterie.privacy.secagg.roster import context_of
 from coterie.privacy.secagg.stored import restored
 from coterie.privacy.secagg.survivors import to_bits
+from coterie.protocol.conversion import Sorted
 from coterie.protocol.secagg import Reveal, RosterEntry, SecureTerms
-
-FORMAT = 1
 
 
 class SecAggPhase(Enum):
@@ -121,13 +121,14 @@ class ServerState:
     entries: tuple[RosterEntry, ...] = ()
     roster: str = ""
     dealt: Mapping[int, Dealt] = field(default_factory=dict[int, Dealt])
-    arrived: frozenset[int] = frozenset()
-    agreed: frozenset[int] = frozenset()
+    arrived: Sorted[int] = frozenset()
+    agreed: Sorted[int] = frozenset()
     revealed: Mapping[int, Reveal] = field(default_factory=dict[int, Reveal])
     opened: Opened | None = None
     blamed: tuple[Blame, ...] = ()
     cause: Cause | None = None
     detail: str = ""
+    format: Literal[1] = 1
 
     @property
     def clients(self) -> int:
@@ -172,65 +173,15 @@ class ServerState:
     def __repr__(self) -> str:
         return f"ServerState(attempt={self.terms.attempt}, phase={self.phase.value}, clients={self.clients})"
 
-    def to_json(self) -> dict[str, Any]:
-        """As a JSON object. In the phases ``reveal`` and ``summed`` it holds what unmasks the sum."""
-        return {
-            "format": FORMAT,
-            "phase": self.phase.value,
-            "terms": self.terms.model_dump(mode="json"),
-            "plan": self.plan,
-            "model": self.model,
-            "entries": [entry.model_dump(mode="json") for entry in self.entries],
-            "roster": self.roster,
-            "dealt": {str(place): [dealt.commitment, dealt.digest] for place, dealt in self.dealt.items()},
-            "arrived": sorted(self.arrived),
-            "agreed": sorted(self.agreed),
-            "revealed": {str(place): reveal.model_dump(mode="json") for place, reveal in self.revealed.items()},
-            "opened": None if self.opened is None else [_hex(self.opened.seeds), _hex(self.opened.keys)],
-            "blamed": [[blame.dealer, blame.revealer] for blame in self.blamed],
-            "cause": None if self.cause is None else self.cause.value,
-            "detail": self.detail,
-        }
-
     @staticmethod
     def from_json(value: Mapping[str, Any]) -> "ServerState":
-        """The state that `to_json` wrote.
+        """The state that `coterie.protocol.conversion.to_json` wrote.
 
         Raises errors.StorageError (``secagg_state``) for anything else, without a word of what it holds.
         """
         return restored(
+            ServerState,
             value,
-            _from_json,
             whose="an attempt",
             hint="The attempt is lost; its round is abandoned.",
         )
-
-
-def _from_json(value: Mapping[str, Any]) -> ServerState:
-    if value["format"] != FORMAT:
-        raise ValueError("another format")
-    opened = value["opened"]
-    return ServerState(
-        phase=SecAggPhase(value["phase"]),
-        terms=SecureTerms.model_validate(value["terms"]),
-        plan=value["plan"],
-        model=value["model"],
-        entries=tuple(RosterEntry.model_validate(entry) for entry in value["entries"]),
-        roster=value["roster"],
-        dealt={int(place): Dealt(*dealt) for place, dealt in value["dealt"].items()},
-        arrived=frozenset(value["arrived"]),
-        agreed=frozenset(value["agreed"]),
-        revealed={int(place): Reveal.model_validate(reveal) for place, reveal in value["revealed"].items()},
-        opened=None if opened is None else Opened(_bytes(opened[0]), _bytes(opened[1])),
-        blamed=tuple(Blame(*blame) for blame in value["blamed"]),
-        cause=None if value["cause"] is None else Cause(value["cause"]),
-        detail=value["detail"],
-    )
-
-
-def _hex(values: Mapping[int, bytes]) -> dict[str, str]:
-    return {str(place): value.hex() for place, value in values.items()}
-
-
-def _bytes(values: Mapping[str, str]) -> dict[int, bytes]:
-    return {int(place): bytes.fromhex(value) for place, value in values.items()}

@@ -9,6 +9,7 @@ from coterie.privacy.ledger.chain import Entry, Head
 from coterie.privacy.ledger.events import EACH, YEAR
 from coterie.privacy.ledger.state import Charge, Standing, State
 from coterie.protocol.control import BudgetLimit, BudgetView, ExperimentBudget, LedgerEntry, Page
+from coterie.protocol.conversion import to_json
 from coterie.server.auth.gate import Here, gated_router
 from coterie.server.clock import now_ms
 from coterie.server.control.populations import Name, named
@@ -47,7 +48,7 @@ async def entries(name: Name, here: Here, limit: Limit = 100, cursor: Cursor = N
 
 def entry_view(entry: Entry) -> LedgerEntry:
     """An entry as a message."""
-    return LedgerEntry.model_validate(entry.to_json())
+    return LedgerEntry.model_validate(to_json(entry))
 
 
 def view(ledger: Ledger, head: Head, state: State, delta: float, now: int) -> BudgetView:

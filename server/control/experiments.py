@@ -14,6 +14,7 @@ from coterie.aggregation.requested import settled_request
 from coterie.errors import Conflict, InternalError, NotFound
 from coterie.protocol import ids
 from coterie.protocol.control import ExperimentCreate, ExperimentView, ModelView, Page, RoundView
+from coterie.protocol.conversion import from_text
 from coterie.protocol.metrics import MetricSums
 from coterie.protocol.spread import spreads
 from coterie.server.auth.caller import Caller
@@ -160,7 +161,7 @@ async def stop(experiment: Name, here: Here, caller: Calling) -> ExperimentView:
 
 
 def _round_view(row: RoundRow, bytes_up: int) -> RoundView:
-    value = Round.from_json(row.state)
+    value = from_text(Round, row.state)
     metrics = measured(value)
     record: dict[str, Any] = json.loads(row.record) if row.record else {}
     return RoundView.model_validate(

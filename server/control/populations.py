@@ -11,6 +11,7 @@ from coterie.errors import Conflict, NotFound
 from coterie.privacy.ledger.events import EACH, YEAR, Bound
 from coterie.protocol.canonical import canonical_json
 from coterie.protocol.control import Page, PolicyChange, PopulationCreate, PopulationPolicy, PopulationView
+from coterie.protocol.conversion import to_json
 from coterie.protocol.schema import DataSchema
 from coterie.protocol.signing import PUBLIC_PATTERN
 from coterie.protocol.wire import message_error
@@ -77,7 +78,7 @@ async def create(
                 code="population_exists",
             )
         if row is None:
-            schema = canonical_json(body.data_schema.to_json()).decode()
+            schema = canonical_json(to_json(body.data_schema)).decode()
             row = await populations.add(
                 session, body.name, schema, body.data_schema.digest, client_state=body.client_state
             )

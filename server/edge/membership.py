@@ -9,6 +9,7 @@ from coterie.client_sdk.device.signed import SignedLink
 from coterie.client_sdk.http import Link
 from coterie.errors import ConfigurationError, RemoteError
 from coterie.protocol.canonical import canonical_json
+from coterie.protocol.conversion import to_json
 from coterie.protocol.device import PROTOCOL_VERSIONS, Capabilities, EnrolRequest, EnrolResponse, PopulationInfo
 from coterie.protocol.features import FEATURES
 from coterie.protocol.signing import SigningKey
@@ -118,7 +119,7 @@ async def _mirror_population(session: AsyncSession, info: PopulationInfo) -> Non
     """Have the population of above here too, so that devices can enrol."""
     row = await populations.find(session, info.population)
     if row is None:
-        schema = canonical_json(info.data_schema.to_json()).decode()
+        schema = canonical_json(to_json(info.data_schema)).decode()
         await populations.add(session, info.population, schema, info.schema_digest)
     elif row.schema_digest != info.schema_digest:
         raise ConfigurationError(

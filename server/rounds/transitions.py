@@ -44,6 +44,7 @@ from coterie.aggregation.round import Cause, RoundConfig
 from coterie.errors import InternalError
 from coterie.privacy.ledger.budget import refusal
 from coterie.protocol.control import ExperimentCreate, RoundPolicy
+from coterie.protocol.conversion import from_text, to_text
 from coterie.server.clock import now_ms
 from coterie.server.fleet import Fleet
 from coterie.server.rounds import answer
@@ -84,8 +85,8 @@ class Rounds:
         broken = broken or await self.spending.reserve(session, experiment, request, 1)
         if broken is not None:
             raise refusal(broken)
-        progress, action = first_round(Progress.from_json(experiment.progress), _policy(experiment))
-        experiment.progress = progress.to_json()
+        progress, action = first_round(from_text(Progress, experiment.progress), _policy(experiment))
+        experiment.progress = to_text(progress)
         await self._begin(session, experiment, action)
 
     async def lost(self, session: AsyncSession, locked: Locked, task: TaskRow) -> Locked:
@@ -208,7 +209,7 @@ class Rounds:
             experiment=experiment.id,
             number=value.number,
             phase=value.phase.value,
-            state=value.to_json(),
+            state=to_text(value),
             base=value.base,
             bytes_down=0,
             upstream=upstream,
@@ -299,7 +300,7 @@ class Rounds:
         )
 
     async def _continue(self, session: AsyncSession, experiment: ExperimentRow, value: Round) -> OpenRound | None:
-        progress, action = after_round(Progress.from_json(experiment.progress), value, _policy(experiment))
+        progress, action = after_round(from_text(Progress, experiment.progress), value, _policy(experiment))
         told: dict[str, Any] = {}
         if isinstance(action, StartRound):
             request = experiments.request_of(experiment)
@@ -307,7 +308,7 @@ class Rounds:
             if broken is not None:
                 progress, action = out_of_budget(progress)
                 told = {"limit": broken.reason, "why": broken.sentence}
-        experiment.progress, experiment.best = progress.to_json(), progress.best
+        experiment.progress, experiment.best = to_text(progress), progress.best
         match action:
             case StartRound():
                 return await self._begin(session, experiment, action, value)

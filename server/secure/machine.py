@@ -23,6 +23,7 @@ from coterie.privacy.secagg.server import (
     SecAggPhase,
     Shared,
 )
+from coterie.protocol.conversion import to_text
 from coterie.protocol.device import Task
 from coterie.protocol.secagg import Agreement, Reveal, SecureTerms, Shares
 
@@ -75,7 +76,7 @@ class Machine:
 
     def to_json(self) -> str:
         """As text; `from_json` gives an equal machine back."""
-        return json.dumps(self.state.to_json(), separators=(",", ":"))
+        return to_text(self.state)
 
     @staticmethod
     def from_json(text: str) -> "Machine":

@@ -33,7 +33,7 @@ class BlobFiles:
     copies: Path
 
     def to_json(self) -> dict[str, str]:
-        """What a worker needs to open the same blobs."""
+        """What a worker needs to open the same blobs. Not the fields: an open store is told by its address."""
         return {"url": self.objects.url, "copies": str(self.copies)}
 
     @staticmethod

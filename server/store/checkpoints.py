@@ -18,6 +18,7 @@ import structlog
 from coterie.errors import ConfigurationError, CoterieError, StorageError
 from coterie.privacy.ledger.chain import Entry, proven
 from coterie.protocol.canonical import canonical_json
+from coterie.protocol.conversion import to_json
 from coterie.protocol.files import make_folder, write_durably
 
 log = structlog.get_logger("coterie.server.checkpoints")
@@ -75,7 +76,7 @@ class Checkpoints:
     def write(self, entry: Entry) -> None:
         """Keep a committed entry. A failure is logged: the ledger itself is durable, only its guard stays behind."""
         try:
-            write_durably(self.path(entry.population), canonical_json(entry.to_json()))
+            write_durably(self.path(entry.population), canonical_json(to_json(entry)))
         except (OSError, CoterieError) as error:
             path = str(self.path(entry.population))
             log.error("ledger checkpoint cannot be written", path=path, entry=entry.sequence, why=str(error))

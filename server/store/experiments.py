@@ -23,6 +23,7 @@ from coterie.aggregation.engine import Round
 from coterie.aggregation.progress import Progress
 from coterie.errors import InternalError
 from coterie.protocol.control import ExperimentCreate
+from coterie.protocol.conversion import from_text, to_text
 from coterie.protocol.lineage import GENESIS, Lineage, Link, head
 from coterie.server.clock import now_ms
 from coterie.server.store.tables import ExperimentRow, ModelRow, RoundRow
@@ -56,7 +57,7 @@ async def create(session: AsyncSession, identifier: str, request: ExperimentCrea
         request=request.model_dump_json(),
         plan=plan,
         state=RUNNING,
-        progress=Progress(current=request.initial.sha256).to_json(),
+        progress=to_text(Progress(current=request.initial.sha256)),
         round=0,
         model=request.initial.sha256,
         created_at=now_ms(),
@@ -155,7 +156,7 @@ async def lock_all(session: AsyncSession, identifiers: Iterable[str]) -> dict[st
     experiments = (await session.execute(_for_change(owners))).scalars().all()
     rounds = select(RoundRow).where(RoundRow.experiment.in_(wanted), RoundRow.phase.in_(OPEN_PHASES))
     rows = (await session.execute(_for_change(rounds.order_by(RoundRow.experiment)))).scalars()
-    opened = {row.experiment: OpenRound(row, Round.from_json(row.state)) for row in rows}
+    opened = {row.experiment: OpenRound(row, from_text(Round, row.state)) for row in rows}
     return {row.id: Locked(row, opened.get(row.id)) for row in experiments}
 
 
@@ -169,7 +170,7 @@ def _for_change(query: Select[Row]) -> Select[Row]:
 async def open_round(session: AsyncSession, experiment: str) -> OpenRound | None:
     """The round of an experiment that is not over, for reading it; there is at most one."""
     row = (await session.execute(_OPEN_ROUND, {"experiment": experiment})).scalar_one_or_none()
-    return None if row is None else OpenRound(row, Round.from_json(row.state))
+    return None if row is None else OpenRound(row, from_text(Round, row.state))
 
 
 async def open_rounds(session: AsyncSession, population: str | None = None) -> Sequence[OpenRound]:
@@ -178,7 +179,7 @@ async def open_rounds(session: AsyncSession, population: str | None = None) -> S
         found = await session.execute(_OPEN_ROUNDS)
     else:
         found = await session.execute(_OPEN_ROUNDS_OF, {"population": population})
-    return [OpenRound(row, Round.from_json(row.state)) for row in found.scalars()]
+    return [OpenRound(row, from_text(Round, row.state)) for row in found.scalars()]
 
 
 async def save_round(session: AsyncSession, row: RoundRow, value: Round, changes: Mapping[str, Any]) -> None:
@@ -186,7 +187,7 @@ async def save_round(session: AsyncSession, row: RoundRow, value: Round, changes
     result = await session.execute(
         update(RoundRow)
         .where(RoundRow.experiment == row.experiment, RoundRow.number == row.number, RoundRow.version == row.version)
-        .values(state=value.to_json(), phase=value.phase.value, version=row.version + 1, **changes)
+        .values(state=to_text(value), phase=value.phase.value, version=row.version + 1, **changes)
         .execution_options(synchronize_session=False)
     )
     if cast("CursorResult[Any]", result).rowcount != 1:

@@ -21,9 +21,9 @@ from coterie.errors import InternalError, StorageError
 from coterie.privacy.ledger.budget import Accountant, Excess, clock, excess
 from coterie.privacy.ledger.chain import Entry, Head, check, commitment, link
 from coterie.privacy.ledger.events import Bound, Cause, Event, Limit, Refund, Reserve, Spend, event_from_json
-from coterie.privacy.ledger.events import event_to_json as told
 from coterie.privacy.ledger.state import Charge, Standing, State
 from coterie.protocol.canonical import canonical_json
+from coterie.protocol.conversion import to_json
 from coterie.protocol.signing import SigningKey
 from coterie.server.clock import now_ms
 from coterie.server.store import chains
@@ -260,7 +260,7 @@ async def append(session: AsyncSession, head: Head, entry: Entry) -> bool:
     session.add(
         LedgerRow(
             population=entry.population, sequence=entry.sequence, at=entry.at,
-            event=canonical_json(told(entry.event)).decode(), previous=entry.previous, digest=entry.digest,
+            event=canonical_json(to_json(entry.event)).decode(), previous=entry.previous, digest=entry.digest,
             signature=entry.signature,
         )
     )  # fmt: skip

@@ -24,6 +24,7 @@ from typing import IO, Literal, TypeVar, cast
 
 from coterie.client_sdk.device.trainers.base import Tensors
 from coterie.errors import RemoteError
+from coterie.protocol.conversion import to_json
 from coterie.simulation.engines import shared
 from coterie.simulation.engines.engine import HELD, Setting
 from coterie.simulation.engines.job import Arrays, Json, measured_of, raise_told, trained_of
@@ -141,7 +142,7 @@ class Processes:
                 "source": client.source,
                 "state": state,
                 "weights": weights,
-                "assignment": assignment.to_json(),
+                "assignment": to_json(assignment),
                 "out": slot,
             }
             return self._ask_worker(job), slot

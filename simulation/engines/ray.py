@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from coterie.client_sdk.device.trainers.base import Tensors
 from coterie.errors import CoterieError, RemoteError
+from coterie.protocol.conversion import to_json
 from coterie.protocol.tensors import decode_tensors, encode_tensors
 from coterie.simulation.engines.engine import Setting
 from coterie.simulation.engines.job import Arrays, Json, measured_of, raise_told, trained_of
@@ -174,7 +175,7 @@ class RayCluster:
         if source is None:
             shard = client.shard()
             rows = dict(shard.train if kind == "train" else shard.held_out)
-        job = json.dumps({"kind": kind, "number": client.number, "source": source, "assignment": assignment.to_json()})
+        job = json.dumps({"kind": kind, "number": client.number, "source": source, "assignment": to_json(assignment)})
         return actor.handle.perform.remote(job, self._weights[1], encode_tensors(rows), encode_tensors(client.state))
 
 

@@ -21,7 +21,7 @@ class Change(Protocol):
         ...
 
     def to_json(self) -> dict[str, Any]:
-        """What it is, for the manifest."""
+        """What it is, for the manifest: its kind, which is no field, and its fields."""
         ...
 
 

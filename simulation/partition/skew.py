@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,16 +42,6 @@ class Skew:
             mean_js=float(np.average(js, weights=rows)),
             size_deviation=float(rows.std() / rows.mean()),
         )
-
-    def to_json(self) -> dict[str, Any]:
-        """Every field by name, as JSON values."""
-        return {
-            "emd": list(self.emd),
-            "js": list(self.js),
-            "mean_emd": self.mean_emd,
-            "mean_js": self.mean_js,
-            "size_deviation": self.size_deviation,
-        }
 
 
 def _divergence(p: Floats, q: Floats) -> Floats:

@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from coterie.errors import ConfigurationError, CoterieError
 from coterie.protocol.checked_rows import CheckedRows
+from coterie.protocol.conversion import to_json
 from coterie.protocol.files import make_folder, write_durably
 from coterie.protocol.frames import Frame, as_columns
 from coterie.protocol.tensors import read_file, write_file
@@ -161,7 +162,7 @@ class Partition(Sequence[Rows]):
             "sizes": list(self.sizes),
             "classes": list(self.classes),
             "counts": self.counts.tolist() if self.classes else [],
-            "skew": self.skew.to_json(),
+            "skew": to_json(self.skew),
             "changes": [_python_numbers(change.to_json()) for change in self.changes],
             "sha256": self.sha256,
         }

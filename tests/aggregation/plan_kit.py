@@ -158,7 +158,7 @@ WRONG: dict[str, tuple[Change, str, str]] = {
         "wiring",
         "begin does not have",
     ),
-    "section of another length": (section(0, length=66), "manifest", "section"),
+    "section of another length": (section(0, length=66), "manifest", "Section .delta.: its segments"),
     "section outside the layout": (section(0, slices=[[1, 68]]), "sections", "leaves the layout"),
     "segments that are not tensors": (section(0, segments=[60, 7], rows=[1, 1]), "sections", "segments"),
     "metrics of another length": (section(1, length=4, segments=[4]), "sections", "metrics"),

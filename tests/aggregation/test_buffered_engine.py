@@ -9,6 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from coterie import errors
 from coterie.aggregation import engine as e
+from coterie.protocol.conversion import from_text, to_text
 
 CONFIG = e.RoundConfig(cohort=2, offered=4, min_updates=1, buffered=True, staleness_cap=1)
 V = "v" * 64
@@ -202,7 +203,7 @@ class Rounds(RuleBasedStateMachine):
             assert sum(round.waiting.values()) == len(self.accepted.get(round.number + 1, []))
         assert round.leased <= self.config.slots
         assert all(0 <= place - base <= self.config.staleness_cap for place, base in self.counted)
-        assert e.Round.from_json(round.to_json()) == round
+        assert from_text(e.Round, to_text(round)) == round
         assert (e.work_due(round) is e.Work.CLEAN) == round.phase.final
 
 

@@ -12,6 +12,7 @@ from coterie import errors
 from coterie.aggregation import engine as e
 from coterie.aggregation.due import KINDS, table
 from coterie.aggregation.events import NOTHING_USABLE
+from coterie.protocol.conversion import from_text, to_text
 
 CONFIG = e.RoundConfig(cohort=2, over_selection=1.5, min_updates=1, federated_evaluation=True, evaluation_cohort=2)
 V = "v" * 64
@@ -275,7 +276,7 @@ class Life(RuleBasedStateMachine):
         assert (round.phase is e.RoundPhase.ABANDONED) == (round.cause is not None) == (self.ends == 1)
         if round.phase is e.RoundPhase.COMMITTED:
             assert self.commits == 1 and round.version == V and round.accepted >= config.min_updates
-        assert e.Round.from_json(round.to_json()) == round
+        assert from_text(e.Round, to_text(round)) == round
         check_due(round)
 
     def teardown(self) -> None:
@@ -298,7 +299,7 @@ def check_due(round: e.Round) -> None:
     over only its files. No task of a kind is out that is to be taken back.
     """
     entries = e.due(round)
-    assert entries == e.due(e.Round.from_json(round.to_json()))
+    assert entries == e.due(from_text(e.Round, to_text(round)))
     work = [entry.work for entry in entries if isinstance(entry, e.Do)]
     waits = [entry.kind for entry in entries if isinstance(entry, e.Ask) and entry.deadline_s is not None]
     assert len(work) + len(waits) == 1
@@ -329,7 +330,7 @@ WALKS = {
 def reachable(config: e.RoundConfig) -> list[e.Round]:
     """Every value that a round can take by any events, with at most one task lost of each kind, but for the sums."""
     begin = e.start(1, "b" * 64, config)
-    found, todo = {begin.to_json(): begin}, [begin]
+    found, todo = {to_text(begin): begin}, [begin]
     while todo:
         round = todo.pop()
         for event in EVERY_EVENT:
@@ -340,8 +341,8 @@ def reachable(config: e.RoundConfig) -> list[e.Round]:
             if max(after.failed, after.evaluation_failed, sum(after.waiting.values()) - 1) > 1:
                 continue
             after = replace(after, training={}, federated={}, central=None)
-            if after.to_json() not in found:
-                found[after.to_json()] = after
+            if to_text(after) not in found:
+                found[to_text(after)] = after
                 todo.append(after)
     return list(found.values())
 

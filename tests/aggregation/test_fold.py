@@ -25,6 +25,7 @@ from coterie.aggregation.reducers import reducer
 from coterie.aggregation.server_optimizers import server_optimizer
 from coterie.aggregation.update_files import UpdateFile
 from coterie.protocol.canonical import sha256_hex
+from coterie.protocol.conversion import to_json
 from coterie.protocol.layout import Layout
 from coterie.protocol.privacy import UserLevel
 from coterie.protocol.schema import DataSchema, Feature, Label
@@ -282,7 +283,7 @@ def test_parts_that_cannot_be_are_refused_by_name(entry: dict[str, Any], code: s
         sections={"delta": vector(1), "metrics": np.ones(2)},
     ).data  # fmt: skip
     file = read_update(data, MANIFEST.sections).file
-    header = read_update(data, MANIFEST.sections).header.to_json()
+    header = to_json(read_update(data, MANIFEST.sections).header)
     header["sections"][0] |= entry
     from coterie.protocol.canonical import canonical_json
     from coterie.protocol.tensors import encode_tensors

@@ -32,6 +32,7 @@ from coterie.compute.nn.losses import softmax_cross_entropy
 from coterie.compute.nn.metrics import accuracy
 from coterie.compute.optim import adam
 from coterie.privacy.dp.local import deviation
+from coterie.protocol.conversion import to_json
 from coterie.protocol.layout import Layout
 from coterie.protocol.privacy import AdaptiveClip, ExampleLevel, LocalLevel, UserLevel
 from coterie.protocol.refinement import departure
@@ -129,7 +130,7 @@ def test_a_schema_file_holds_the_schema(found: Prepared, tmp_path: Path) -> None
     assert read_schema(write_schema(tmp_path / "schema.json", found.schema)) == found.schema
     with pytest.raises(errors.ConfigurationError, match="There is no schema file"):
         read_schema(tmp_path / "other.json")
-    assert DataSchema.from_json(found.to_json()["schema"]) == found.schema
+    assert DataSchema.from_json(to_json(found)["schema"]) == found.schema
     assert found.lines()[0] == f"{found.rows:.0f} rows answered." and len(found.lines()) == 7
 
 

@@ -19,6 +19,7 @@ from coterie.aggregation.progress import (
     measured,
 )
 from coterie.aggregation.round import Cause, Round, RoundConfig, RoundPhase
+from coterie.protocol.conversion import from_text, to_text
 from coterie.protocol.rounds import RoundPolicy
 
 CONFIG = RoundConfig(cohort=1)
@@ -142,5 +143,5 @@ def test_every_experiment_ends_and_survives_json(losses: list[Any]) -> None:
         number = progress.started
         outcome = abandoned(number) if isinstance(loss, Cause) else committed(number, loss)
         progress, result = after_round(progress, outcome, rules)
-        assert Progress.from_json(progress.to_json()) == progress
+        assert from_text(Progress, to_text(progress)) == progress
     assert isinstance(result, Finish) and progress.started <= rules.rounds

@@ -18,6 +18,7 @@ from coterie.privacy.dp.events import Gaussian
 from coterie.privacy.ledger.accountant import epsilon
 from coterie.privacy.ledger.events import Bound, Cause
 from coterie.protocol.canonical import canonical_json
+from coterie.protocol.conversion import to_json
 from coterie.protocol.schema import DataSchema, Feature, Label
 from coterie.server.bell import Bell
 from coterie.server.faults import Faults
@@ -49,7 +50,7 @@ async def _write(folder: Path) -> None:
         key = (await housekeeping.first_start(database, folder)).key
         ledger = Ledger(key, epsilon)
         async with database.write("population") as session:
-            schema = canonical_json(SCHEMA.to_json()).decode()
+            schema = canonical_json(to_json(SCHEMA)).decode()
             await populations.add(session, "people", schema, SCHEMA.digest)
             await ledger.limit(session, "people", FIRST, Bound(9.0, DELTA))
             for experiment, number in ((FIRST, 1), (FIRST, 2), (SECOND, 1), (FIRST, 3), (SECOND, 2)):

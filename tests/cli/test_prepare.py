@@ -9,6 +9,7 @@ import pytest
 
 from coterie.cli.failures import BAD_INPUT
 from coterie.cli.main import run
+from coterie.protocol.conversion import to_json
 from coterie.protocol.schema_file import read_schema
 
 Coterie = Callable[..., Any]
@@ -24,7 +25,7 @@ def test_shops_prepare_and_then_train(coterie: Coterie, tmp_path: Path) -> None:
     assert event["rows"] == 12 * 150 and event["noise"] == 0
     assert "price: mean" in done.err and "no (" in done.err
     schema = read_schema(tmp_path / "schema.json")
-    assert schema.to_json() == event["schema"]
+    assert to_json(schema) == event["schema"]
     assert schema.features[2].vocabulary == ("books", "lamps", "shoes", "tents")
     trained = coterie("simulate", "shops.py", "--rounds", "3", "--json")
     assert trained.code == 0, trained.err

@@ -10,6 +10,7 @@ import numpy as np
 from coterie.client_sdk.device.agent import Agent
 from coterie.client_sdk.device.backoff import Backoff
 from coterie.client_sdk.device.settings import AgentSettings
+from coterie.protocol.conversion import to_json
 
 
 async def main(url: str, token: str, folder: str, rows: str, wanted: int) -> None:
@@ -26,7 +27,7 @@ async def main(url: str, token: str, folder: str, rows: str, wanted: int) -> Non
     await agent.run(rounds=wanted - settled)
     experiments = {entry.experiment for entry in agent.store.history()}
     states = {name: float(agent.store.client_state(name)["counted"][0]) for name in experiments}
-    history = [entry.to_json() for entry in agent.store.history()]
+    history = [to_json(entry) for entry in agent.store.history()]
     print(json.dumps({"history": history, "states": states}))
     await agent.close()
 

@@ -18,6 +18,7 @@ from coterie.client_sdk.device.backoff import Backoff
 from coterie.client_sdk.device.faults import VARIABLE
 from coterie.client_sdk.device.settings import AgentSettings
 from coterie.client_sdk.device.store import Store
+from coterie.protocol.conversion import to_json
 from tests.patience import patience
 
 PATIENCE_S = 150.0
@@ -67,7 +68,7 @@ def main(url: str, token: str, orders: list[str]) -> None:
     result: dict[str, object] = {}
     for seed, (folder, point) in enumerate(wanted):
         store = Store(folder)
-        result[point] = {"codes": ended[seed], "history": [entry.to_json() for entry in store.history()]}
+        result[point] = {"codes": ended[seed], "history": [to_json(entry) for entry in store.history()]}
         store.close()
     print(json.dumps(result))
 

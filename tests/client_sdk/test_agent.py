@@ -18,6 +18,7 @@ from coterie.client_sdk.device.saved import CHECK_IN, SUMMARY, UPLOAD
 from coterie.client_sdk.device.trainers.external import ExternalTrainer, FitResult, FitTask, Params
 from coterie.compute.nn.zoo import mlp
 from coterie.errors import ConfigurationError, InputError, StorageError, Unreachable
+from coterie.protocol.conversion import to_json
 from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.tensors import decode_tensors
 from coterie.protocol.update import read_update
@@ -179,7 +180,7 @@ def test_a_dry_run_shows_what_would_leave_and_gives_the_task_back(tmp_path: Path
         delta = shown.sections[0]
         assert delta.values == 67 and delta.bytes < 4 * 67 and delta.minimum < delta.maximum and delta.norm > 0
         assert shown.total_bytes > sum(section.bytes for section in shown.sections)
-        assert 0 < shown.metrics["loss"] < 5 and json.dumps(shown.to_json())
+        assert 0 < shown.metrics["loss"] < 5 and json.dumps(to_json(shown))
         rounds = await place.control.rounds(view.id)
         assert rounds[0].accepted == 0 and agent.store.history() == []
         # The slot is free again for the same device.

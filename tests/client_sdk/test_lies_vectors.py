@@ -13,6 +13,7 @@ from make_lies import FILE, text
 from test_spending import MANIFEST
 
 from coterie.aggregation.plan.manifest import Training
+from coterie.aggregation.plan.reading import read
 from coterie.client_sdk.device.policy import DevicePolicy
 from coterie.client_sdk.device.policy_file import read_policy
 from coterie.client_sdk.device.spending import PrivacyLedger, Release
@@ -54,7 +55,7 @@ def verdict(case: Mapping[str, Any], folder: Path) -> str | None:
         ledger.charge(written, DevicePolicy())
     task = Task.model_validate(case["task"])
     steps = case.get("steps")
-    training = MANIFEST.training if steps is None else Training.read(steps, "training")
+    training = MANIFEST.training if steps is None else read(Training, steps)
     manifest = replace(MANIFEST, training=replace(training, private=None) if steps is None else training)
     try:
         policy.check_task(task, frozenset((VECTORS["signer"],)))

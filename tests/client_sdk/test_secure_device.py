@@ -10,6 +10,7 @@ from sdk_kit import Events, Lab, counting, experiment, hear, kinds, rows, run
 
 from coterie.client_sdk.device.policy import DevicePolicy
 from coterie.client_sdk.device.saved import UPLOAD, VECTOR
+from coterie.protocol.conversion import to_json
 from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.secure_aggregation import SecureAggregation
 
@@ -45,7 +46,7 @@ def test_devices_train_a_model_that_learns_and_nobody_sees_an_update(tmp_path: P
             assert [entry.state for entry in entries] == ["counted"] * 3
             assert all(entry.survivors == entry.clients == CLIENTS and entry.mode == mode for entry in entries)
             assert not keeping or float(agent.store.client_state(view.id)["counted"][0]) == 3.0
-            assert json.dumps([entry.to_json() for entry in entries])
+            assert json.dumps([to_json(entry) for entry in entries])
 
     run(work, tmp_path)
 
@@ -78,7 +79,7 @@ def test_a_dry_run_shows_the_vector_before_it_is_masked(tmp_path: Path) -> None:
         assert counts.codec.startswith("exact") and counts.maximum == shown.weight
         assert delta.codec.startswith("grid") and delta.minimum < 0 < delta.maximum and delta.norm > 0
         assert shown.total_bytes == sum(section.bytes for section in shown.sections)
-        assert "masks" in shown.note and json.dumps(shown.to_json())
+        assert "masks" in shown.note and json.dumps(to_json(shown))
         assert not (tmp_path / "saved" / UPLOAD).exists()
         words = sum(section.values for section in shown.sections)
         assert len((tmp_path / "saved" / VECTOR).read_bytes()) == 4 * words

@@ -19,6 +19,7 @@ from coterie.privacy.secagg.encoding import vector_spec
 from coterie.privacy.secagg.ring import reduced, unpack
 from coterie.privacy.secagg.roster import keys_message
 from coterie.privacy.secagg.survivors import survivors_digest, to_bits
+from coterie.protocol.conversion import to_json
 from coterie.protocol.secagg import (
     Agreement,
     Agreements,
@@ -188,7 +189,7 @@ def session(mode: SecureMode) -> tuple[Json, list[Json]]:
         "plan": PLAN,
         "model": MODEL,
         "floor": 4,
-        "parameters": attempt.parameters.to_json(),
+        "parameters": to_json(attempt.parameters),
         "roster": attempt.roster,
         "context": attempt.context.digest.hex(),
         "clients": [

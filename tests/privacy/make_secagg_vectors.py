@@ -16,6 +16,7 @@ from coterie.privacy.secagg.masks import STREAM_INFO, MaskSeed, add_masks, mask_
 from coterie.privacy.secagg.parameters import Mode, Parameters, parameters
 from coterie.privacy.secagg.ring import Segment, VectorSpec, pack, reduced
 from coterie.protocol.canonical import canonical_json
+from coterie.protocol.conversion import to_json
 from coterie.protocol.randomness import stream
 
 Json = dict[str, Any]
@@ -149,7 +150,7 @@ def keys() -> Json:
         "data; a box is nonce, ciphertext, tag; refuse the others",
         "context": [
             {
-                "json": canonical_json(CONTEXT.to_json()).decode(),
+                "json": canonical_json(to_json(CONTEXT)).decode(),
                 "digest": CONTEXT.digest.hex(),
                 "bound": CONTEXT.bind("example", b"abc", 5, b"").hex(),
             }

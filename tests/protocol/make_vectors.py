@@ -13,6 +13,7 @@ import numpy as np
 from coterie.protocol import spread
 from coterie.protocol.canonical import canonical_json, parse_json, sha256_hex
 from coterie.protocol.codecs import NO_STATE, Codec, Keys, Shape, parse
+from coterie.protocol.conversion import to_json
 from coterie.protocol.device import PlanRef, Task
 from coterie.protocol.layout import Layout
 from coterie.protocol.lineage import DOMAIN, GENESIS, Link, fold
@@ -120,12 +121,12 @@ def layouts() -> Json:
         "provenance": MADE,
         "how": "a digest is the SHA-256 of a value's canonical JSON; segments are the runs of `slices` cut at "
         "tensors, rows how many rows of a tensor each holds if it begins and ends between rows, else 1",
-        "layout": LAYOUT.to_json(),
+        "layout": to_json(LAYOUT),
         "size": LAYOUT.size,
         "offsets": dict(LAYOUT.offsets),
         "digest": LAYOUT.digest,
         "segments": [{"slices": s, "segments": list(LAYOUT.segments(s)), "rows": list(LAYOUT.rows(s))} for s in slices],
-        "schema": schema.to_json(),
+        "schema": to_json(schema),
         "schema_digest": schema.digest,
         "refused": [{"name": name, "layout": value, "code": "layout_invalid"} for name, value in wrong.items()],
     }
@@ -356,7 +357,7 @@ def updates() -> Json:
         "provenance": MADE,
         "how": "read `file` against `specs`, expecting `names`; compare header and decoded sections (float32, and "
         "float64 for metrics, little-endian hex); encoding the same values gives the same file",
-        "specs": [spec.to_json() for spec in SPECS],
+        "specs": [to_json(spec) for spec in SPECS],
         "names": NAMES,
         "vectors": {"delta": DELTA.tobytes().hex(), "metrics": METRICS.tobytes().hex()},
         "cases": [
@@ -438,7 +439,7 @@ def signatures() -> Json:
     }
 
 
-TEXT_FEATURE: Json = Feature(name="city", dtype="uint8", shape=(8,), encoding="utf-8").to_json()
+TEXT_FEATURE: Json = {"encoding": "utf-8", **to_json(Feature(name="city", dtype="uint8", shape=(8,), encoding="utf-8"))}
 
 
 def texts() -> Json:

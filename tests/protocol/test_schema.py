@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coterie import errors
+from coterie.protocol.conversion import to_json
 from coterie.protocol.schema import DataSchema, Feature, Label
 
 TABLE = DataSchema(
@@ -193,7 +194,7 @@ def test_normalisation_is_a_number_or_one_per_element() -> None:
 
 @pytest.mark.parametrize("schema", [TABLE, IMAGES])
 def test_json_round_trip_keeps_value_and_digest(schema: DataSchema) -> None:
-    again = DataSchema.from_json(schema.to_json())
+    again = DataSchema.from_json(to_json(schema))
     assert again == schema and again.digest == schema.digest
 
 
@@ -259,7 +260,7 @@ def test_a_schema_that_cannot_be_is_refused(make: Any, words: str) -> None:
     assert words in str(caught.value) and caught.value.reason == "schema_invalid"
 
 
-JSON = TABLE.to_json()
+JSON = to_json(TABLE)
 
 
 HOSTILE: list[Any] = [

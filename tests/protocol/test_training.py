@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coterie.aggregation.plan.manifest import Training
+from coterie.aggregation.plan.reading import read
 from coterie.errors import PlanRefused
 from coterie.protocol import randomness, training
 from coterie.protocol.randomness import seed_of
@@ -77,7 +78,7 @@ def test_held_out_rows_are_known(case: Any) -> None:
 @pytest.mark.parametrize("case", VECTORS["refused_trainings"])
 def test_a_training_that_cannot_be_is_refused(case: Any) -> None:
     with pytest.raises(PlanRefused) as caught:
-        Training.read(case["training"], "training")
+        read(Training, case["training"])
     assert caught.value.reason == case["code"]
 
 

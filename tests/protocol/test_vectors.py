@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from coterie import errors
 from coterie.protocol.canonical import canonical_json, parse_json, sha256_hex
 from coterie.protocol.codecs import FAMILIES, NO_STATE, Keys, Shape, families, parse
+from coterie.protocol.conversion import to_json
 from coterie.protocol.device import Task
 from coterie.protocol.layout import Layout
 from coterie.protocol.lineage import Link, head
@@ -123,7 +124,7 @@ def test_a_cell_of_text(case: Any) -> None:
 
 @pytest.mark.parametrize("case", cases("texts", "refused"))
 def test_a_reading_of_text_that_must_be_refused(case: Any) -> None:
-    label = Label(name="none", constant=0).to_json()
+    label = to_json(Label(name="none", constant=0))
     with pytest.raises(errors.ConfigurationError) as caught:
         DataSchema.from_json({"features": [case["feature"]], "label": label})
     assert caught.value.reason == case["code"]

@@ -12,6 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from coterie.aggregation.engine import start
 from coterie.aggregation.progress import Progress
 from coterie.aggregation.round import RoundConfig
+from coterie.protocol.conversion import to_text
 from coterie.server.bell import Bell
 from coterie.server.faults import Faults
 from coterie.server.jobs.kind import JobKind, Result
@@ -43,13 +44,13 @@ async def plant(database: Database) -> None:
         session.add(
             ExperimentRow(
                 id=KEY.experiment, name="one", population="people", request="{}", plan="p" * 64, state="running",
-                progress=Progress(current="b" * 64).to_json(), round=1, model="b" * 64, created_at=1,
+                progress=to_text(Progress(current="b" * 64)), round=1, model="b" * 64, created_at=1,
             )
         )  # fmt: skip
         await session.flush()
         session.add(
             RoundRow(
-                experiment=KEY.experiment, number=1, phase=value.phase.value, state=value.to_json(), base=value.base,
+                experiment=KEY.experiment, number=1, phase=value.phase.value, state=to_text(value), base=value.base,
                 created_at=1,
             )
         )  # fmt: skip

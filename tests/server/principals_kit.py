@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 from server_kit import RESEARCHER, SCHEMA, Device, Operator, once, sha256
 
+from coterie.protocol.conversion import to_json
 from coterie.protocol.signing import SigningKey
 
 PUBLIC_KEY = SigningKey.from_seed(b"s" * 32).public
@@ -70,7 +71,7 @@ class Place:
     @property
     def new_population(self) -> dict[str, Any]:
         """A population to make."""
-        return {"name": "more", "data_schema": SCHEMA.to_json(), "signers": [RESEARCHER.public]}
+        return {"name": "more", "data_schema": to_json(SCHEMA), "signers": [RESEARCHER.public]}
 
     @property
     def newcomer(self) -> dict[str, Any]:

@@ -29,6 +29,7 @@ from coterie.compute.nn.metrics import accuracy
 from coterie.compute.nn.zoo import mlp
 from coterie.compute.optim import sgd
 from coterie.protocol.control import ExperimentCreate, RoundPolicy, ServerRule
+from coterie.protocol.conversion import to_json
 from coterie.protocol.device import BlobRef, PlanRef, Task
 from coterie.protocol.features import FEATURES
 from coterie.protocol.http_signatures import FIELDS, Head, authority_of, content_digest, sign_request
@@ -161,7 +162,7 @@ class Operator:
 
     async def population(self, name: str = "people") -> str:
         """A population that accepts the researcher's plans, and an enrolment token for it."""
-        body = {"name": name, "data_schema": SCHEMA.to_json(), "signers": [RESEARCHER.public]}
+        body = {"name": name, "data_schema": to_json(SCHEMA), "signers": [RESEARCHER.public]}
         await self.ok("POST", "/v1/populations", json=body)
         token = {"kind": "enrol", "population": name}
         made = await self.ok("POST", "/v1/tokens", json=token, headers=once())

@@ -13,6 +13,7 @@ from server_kit import RESEARCHER, SCHEMA, Device, Opener, Operator, fleet, meas
 
 from coterie.aggregation.plan.manifest import Named
 from coterie.protocol.audit import AuditEntry, first_fault
+from coterie.protocol.conversion import to_json
 from coterie.protocol.signing import SigningKey, sign_plan
 from coterie.protocol.tensors import encode_tensors
 from coterie.server.store import audit
@@ -77,7 +78,7 @@ def test_an_enrolment_token_enrols_as_often_as_it_says(coordinator: Opener) -> N
 def test_a_schema_never_changes(coordinator: Opener) -> None:
     async def check(operator: Operator) -> None:
         await operator.population()
-        body: dict[str, Any] = {"name": "people", "data_schema": SCHEMA.to_json()}
+        body: dict[str, Any] = {"name": "people", "data_schema": to_json(SCHEMA)}
         assert (await operator.call("POST", "/v1/populations", json=body)).status_code == 200
         body["data_schema"]["label"]["high"] = 9
         changed = await operator.call("POST", "/v1/populations", json=body)

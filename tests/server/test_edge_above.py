@@ -16,6 +16,7 @@ from server_kit import RESEARCHER, SCHEMA, SIZE, Device, Opener, Operator, layou
 
 from coterie.client_sdk.device.backoff import Backoff
 from coterie.client_sdk.http import Link
+from coterie.protocol.conversion import to_json
 from coterie.protocol.device import BlobRef, EdgeTerms, PlanRef, Task
 from coterie.protocol.signing import SigningKey, sign_plan
 from coterie.protocol.tensors import encode_tensors
@@ -92,7 +93,7 @@ class Above:
                 else httpx.Response(200, content=data)
             )
         if path == "/v1/device/population":
-            info = {"population": "people", "data_schema": SCHEMA.to_json(), "schema_digest": SCHEMA.digest}
+            info = {"population": "people", "data_schema": to_json(SCHEMA), "schema_digest": SCHEMA.digest}
             return httpx.Response(
                 200, json={**info, "signers": [RESEARCHER.public], "coordinator_key": self.key.public}
             )

@@ -21,6 +21,7 @@ from coterie.privacy.ledger.chain import Head, check, commitment, link
 from coterie.privacy.ledger.events import EACH, YEAR, Bound, Cause, Limit, Reserve
 from coterie.privacy.ledger.state import Standing, State
 from coterie.protocol.canonical import canonical_json
+from coterie.protocol.conversion import to_json
 from coterie.protocol.signing import SigningKey
 from coterie.server.bell import Bell
 from coterie.server.faults import Faults
@@ -53,7 +54,7 @@ async def opened(folder: Path, count: int = 1) -> AsyncGenerator[list[Database],
     try:
         async with made[0].write("population") as session:
             if await populations.find(session, "people") is None:
-                await populations.add(session, "people", canonical_json(SCHEMA.to_json()).decode(), SCHEMA.digest)
+                await populations.add(session, "people", canonical_json(to_json(SCHEMA)).decode(), SCHEMA.digest)
         yield made
     finally:
         for database in made:

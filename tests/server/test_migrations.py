@@ -9,6 +9,7 @@ from alembic.config import Config
 from structlog.testing import capture_logs
 
 from coterie.aggregation.engine import Round, RoundPhase, TaskLeased, UpdateAccepted, step
+from coterie.protocol.conversion import from_text
 from coterie.protocol.lineage import GENESIS, Link, head
 from coterie.server.store.engine import sqlite_url
 from coterie.server.store.migrate import MIGRATIONS, migrate
@@ -87,7 +88,7 @@ def test_an_open_round_of_the_first_schema_goes_on(tmp_path: Path, usual_logs: N
     first = head(GENESIS, Link(round=0, version="a" * 64), experiment="exp", plan="p")
     assert chain == [GENESIS, first]
     assert tasks == {"one": 3, "two": None} and client_state == "kept"
-    round = Round.from_json(state)
+    round = from_text(Round, state)
     assert (round.leased, round.accepted, round.failed, round.config.slots) == (1, 1, 2, 3)
     for event in (TaskLeased(), UpdateAccepted(0), UpdateAccepted(0)):
         round = step(round, event)

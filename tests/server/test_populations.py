@@ -12,6 +12,7 @@ from coterie.aggregation.horizontal import Scaffold
 from coterie.compute.nn.losses import softmax_cross_entropy
 from coterie.compute.nn.zoo import mlp
 from coterie.compute.optim import sgd
+from coterie.protocol.conversion import to_json
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:
@@ -31,7 +32,7 @@ def scaffold() -> Recipe:
 
 async def population(operator: Operator, name: str, client_state: str) -> Any:
     """Make a population, or try to."""
-    body = {"name": name, "data_schema": SCHEMA.to_json(), "signers": [RESEARCHER.public]}
+    body = {"name": name, "data_schema": to_json(SCHEMA), "signers": [RESEARCHER.public]}
     return await operator.call("POST", "/v1/populations", json={**body, "client_state": client_state})
 
 

@@ -13,6 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from structlog.testing import capture_logs
 
 from coterie.aggregation.engine import DeadlinePassed, Event
+from coterie.protocol.conversion import to_json
 from coterie.protocol.tensors import decode_tensors
 from coterie.server import board, driver
 from coterie.server.auth.caller import Caller
@@ -88,7 +89,7 @@ def test_the_event_stream_replays_resumes_and_goes_on(coordinator: Opener) -> No
             last = whole[-1]["id"]
             later = asyncio.create_task(taken(follow(here, caller(operator), last, None), until="population.created"))
             await asyncio.sleep(0.05)
-            body = {"name": "others", "data_schema": SCHEMA.to_json()}
+            body = {"name": "others", "data_schema": to_json(SCHEMA)}
             await operator.ok("POST", "/v1/populations", json=body)
             (event,) = await asyncio.wait_for(later, patience(5))
             assert event["data"] == {"population": "others"} and event["id"] > last

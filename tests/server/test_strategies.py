@@ -21,6 +21,7 @@ from coterie.compute.nn.zoo import mlp
 from coterie.compute.optim import sgd
 from coterie.errors import PlanRefused
 from coterie.protocol.canonical import canonical_json
+from coterie.protocol.conversion import to_json
 
 
 def wanted(**changes: Any) -> Experiment:
@@ -84,7 +85,7 @@ def test_private_rows_are_a_strategy_of_their_own() -> None:
     manifest = compiled().plan.manifest
     private = PrivateSteps(clip=1.0, noise_multiplier=0.5, expected=8, rows=64)
     ((name, parameters),) = by_kind(replace(manifest, training=replace(manifest.training, private=private)))["privacy"]
-    assert name == "example_level" and parameters == private.to_json()
+    assert name == "example_level" and parameters == to_json(private)
 
 
 @pytest.mark.capability("G18")
@@ -95,7 +96,7 @@ def test_a_plan_of_another_version_or_with_another_strategy_is_refused() -> None
         check_plan(data, plan.graphs, signature=plan.signature, signer=plan.signer, allowed_signers=[RESEARCHER.public])
 
     checked(plan.manifest.data)
-    said = plan.manifest.to_json()
+    said = to_json(plan.manifest)
     changes: list[tuple[dict[str, Any], str]] = [
         ({"format": "coterie-plan-9"}, "plan_manifest"),
         ({"algorithm": {"name": "fedprox", "parameters": {"mu": 0.0}}}, "plan_signature"),

@@ -12,6 +12,7 @@ from coterie.aggregation.horizontal import FedAsync, FedAvg, FedBuff
 from coterie.aggregation.record import RoundRecord
 from coterie.aggregation.run_files import read_run
 from coterie.errors import ExperimentError
+from coterie.protocol.conversion import from_json, to_json
 from coterie.protocol.privacy import LocalLevel
 from coterie.protocol.rounds import RoundPolicy
 from coterie.simulation import simulate_full
@@ -118,7 +119,7 @@ def test_the_air_holds_each_client_once_and_lets_time_pass(
                 times.append(flight.due)
         air.close(place + 1 - cap)
         assert all(flight.place >= place + 1 - cap for flight in air.flights)
-        assert Air.from_json(air.to_json()) == air
+        assert from_json(Air, to_json(air), code="checkpoint_damaged") == air
     assert times == sorted(times)
     air.close()
     assert air.land() is None

@@ -20,6 +20,7 @@ from coterie.client_sdk.device.trainers.external import ExternalTrainer, FitResu
 from coterie.compute.nn import BatchNorm1d, Dropout, Linear, ReLU, Sequential, Tanh
 from coterie.compute.optim import adam
 from coterie.errors import ConfigurationError, DataError, ExperimentError, RemoteError
+from coterie.protocol.conversion import to_json
 from coterie.protocol.rounds import RoundPolicy
 from coterie.simulation import simulate, simulate_full
 from coterie.simulation.engines import shared
@@ -297,7 +298,7 @@ def test_a_worker_whose_run_vanishes_while_it_works_clears_the_memory_away(tmp_p
         assert worker.stdin is not None and worker.stdout is not None
         assert "ready" in worker.stdout.readline()
         worker.stdout.close()
-        worker.stdin.write(json.dumps({**job, "assignment": assignment.to_json()}) + "\n")
+        worker.stdin.write(json.dumps({**job, "assignment": to_json(assignment)}) + "\n")
         worker.stdin.flush()
         worker.wait(30)
     assert not folder.exists()

@@ -15,6 +15,7 @@ from simulation_kit import CLIENTS, experiment, rows, same
 from coterie.aggregation.compiling.compile import compile_plan
 from coterie.aggregation.horizontal import Scaffold
 from coterie.errors import DataError
+from coterie.protocol.conversion import to_json
 from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.tensors import encode_tensors
 from coterie.simulation import simulate_full
@@ -66,7 +67,7 @@ def test_a_worker_answers_with_the_error_that_a_device_has(tmp_path: Path) -> No
     np.savez(tmp_path / "bad.npz", allow_pickle=False, **bad)
     compiled = compile_plan(experiment())
     remote = Remote(compiled.plan.manifest.data, compiled.plan.graphs, encode_tensors({}), PLAN_TRAINER)
-    assignment = Assignment(experiment="tiny", round=1, base="", hyper={}, seed=0, weight_cap=100).to_json()
+    assignment = to_json(Assignment(experiment="tiny", round=1, base="", hyper={}, seed=0, weight_cap=100))
     job = {"kind": "train", "number": 0, "source": str(tmp_path / "bad.npz"), "assignment": assignment}
     weights = np.frombuffer(compiled.initial_bytes, np.uint8)
     answer, _ = remote.perform(json.dumps(job), weights, encode_tensors({}), encode_tensors({}))

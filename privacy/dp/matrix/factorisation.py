@@ -20,7 +20,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +29,7 @@ from coterie import errors
 from coterie.privacy.dp.matrix import blt, toeplitz
 from coterie.privacy.dp.matrix.blt import Buffers
 from coterie.privacy.dp.matrix.toeplitz import Column
+from coterie.protocol.conversion import from_json
 from coterie.protocol.mechanisms import MATRIX
 from coterie.protocol.privacy import UserLevel
 
@@ -144,35 +145,13 @@ class Factorisation:
             _, state = self.next(independent(state.step + 1), state, step)
         return self.next(independent(round), state, step)
 
-    def to_json(self) -> dict[str, Any]:
-        """As a JSON object; `from_json` is the inverse."""
-        return {
-            "rounds": self.rounds,
-            "min_separation": self.min_separation,
-            "participations": self.participations,
-            "column": None if self.column is None else list(self.column),
-            "decay": None if self.buffers is None else list(self.buffers.decay),
-            "scale": None if self.buffers is None else list(self.buffers.scale),
-        }
-
     @staticmethod
     def from_json(value: object) -> Factorisation:
-        """Read what ``to_json`` wrote. Raises errors.InputError (``noise_state_invalid``)."""
+        """The factorisation that these JSON values say. Raises errors.InputError (``noise_state_invalid``)."""
+        made = from_json(Factorisation, value, code="noise_state_invalid")
         try:
-            given = cast(dict[str, Any], value)
-            column, decay, scale = (
-                None if given[name] is None else tuple(float(number) for number in given[name])
-                for name in ("column", "decay", "scale")
-            )
-            made = Factorisation(
-                int(given["rounds"]),
-                int(given["min_separation"]),
-                None if given["participations"] is None else int(given["participations"]),
-                column,
-                None if decay is None or scale is None else Buffers(decay, scale),
-            )
             made.shares()
-        except (KeyError, TypeError, ValueError) as error:
+        except (TypeError, ValueError) as error:
             raise errors.InputError("This is not a factorisation.", code="noise_state_invalid") from error
         return made
 

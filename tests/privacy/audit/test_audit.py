@@ -28,6 +28,7 @@ from coterie.privacy.audit.one_run import (
     highest,
 )
 from coterie.privacy.audit.verdict import verdict_of
+from coterie.protocol.conversion import to_json
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "simulation"))
 stats: Any = import_module("scipy.stats")
@@ -109,7 +110,7 @@ def test_a_claim_above_the_cap_is_nothing_that_an_audit_can_tell_of() -> None:
     assert highest(100, 34, 1e-5) == pytest.approx(2.38, abs=0.01)
     for correct in (0, 17, 34):
         found = audit_guesses(100, 34, correct, 1e-5, claimed=4.0)
-        assert found.verdict == "cannot tell" and found.to_json()["verdict"] == "cannot tell"
+        assert found.verdict == "cannot tell" and to_json(found)["verdict"] == "cannot tell"
     assert audit_guesses(100, 34, 34, 1e-5, claimed=2.0).verdict == "refuted"
     assert audit_guesses(100, 34, 20, 1e-5, claimed=2.0).verdict == "not refuted"
     assert [verdict_of(*numbers) for numbers in ((1, 9, 2), (3, 9, 2), (1, 2, 2), (1, 1.5, 2), (0, 0, None))] == [

@@ -17,6 +17,7 @@ from coterie.compute.nn.zoo import mlp
 from coterie.errors import ArgumentValueError, ExperimentError
 from coterie.privacy.dp import clipping, distributed
 from coterie.privacy.dp.noise import gaussian
+from coterie.protocol.conversion import to_json
 from coterie.protocol.mechanisms import DISTRIBUTED, DistributedMechanism
 from coterie.protocol.privacy import AdaptiveClip, ExampleLevel, LocalLevel, UserLevel
 from coterie.protocol.rounds import RoundPolicy
@@ -156,7 +157,7 @@ def test_promises_that_are_not_about_devices_are_not_audited_by_canaries(privacy
     found = _audit(privacy)
     assert (found.verdict, found.rounds, found.cap) == ("cannot tell", 0, 0)
     assert found.because is not None and word in found.because
-    assert found.to_json()["guesses"] is None
+    assert to_json(found)["guesses"] is None
 
 
 def test_what_stands_between_the_noise_and_the_auditor_is_named() -> None:

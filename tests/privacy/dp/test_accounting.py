@@ -23,6 +23,7 @@ from coterie.privacy.dp.events import (
     event_from_json,
     merged,
 )
+from coterie.protocol.conversion import to_json
 
 norm: Any = import_module("scipy.stats").norm
 
@@ -120,7 +121,7 @@ def test_every_release_raises_the_price() -> None:
 def test_failures_are_taken_from_delta() -> None:
     assert spent([Gaussian(1.0), Approximate(0.0, 9e-6)], 1e-5).epsilon == spent([Gaussian(1.0)], 1e-6).epsilon
     assert spent([Gaussian(1.0), Approximate(0.0, 1e-5)], 1e-5).epsilon == math.inf
-    assert spent([Gaussian(1.0), Approximate(0.0, 1e-5)], 1e-5).to_json()["epsilon"] is None
+    assert to_json(spent([Gaussian(1.0), Approximate(0.0, 1e-5)], 1e-5))["epsilon"] is None
 
 
 def test_pure_epsilons_add_up_or_better() -> None:

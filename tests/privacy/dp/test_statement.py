@@ -10,6 +10,7 @@ from coterie.privacy.dp.accounting import spent
 from coterie.privacy.dp.events import Concentrated
 from coterie.privacy.dp.rounds import Draws, Measured, whole_cost
 from coterie.privacy.dp.statement import Trust, statement, trusted
+from coterie.protocol.conversion import to_json
 from coterie.protocol.mechanisms import DISTRIBUTED
 from coterie.protocol.privacy import AdaptiveClip, ExampleLevel, LocalLevel, Privacy, UserLevel
 from coterie.protocol.secagg import SecureMode
@@ -53,7 +54,7 @@ def test_a_statement_has_everything_that_a_claim_needs(name: str) -> None:
     assert said.adversary and said.released and said.assumptions and said.caveats
     text = "\n".join(said.lines())
     assert f"epsilon {added.epsilon:.4g} at delta {added.delta:g}" in text
-    assert json.loads(json.dumps(said.to_json(), allow_nan=False))["neighbours"][0]["epsilon"] == added.epsilon
+    assert json.loads(json.dumps(to_json(said), allow_nan=False))["neighbours"][0]["epsilon"] == added.epsilon
 
 
 def test_no_amplification_is_claimed_for_devices_that_check_in() -> None:

@@ -21,9 +21,9 @@ from coterie.privacy.ledger.events import (
     Reserve,
     Spend,
     event_from_json,
-    event_to_json,
 )
 from coterie.protocol.canonical import canonical_json, sha256_hex
+from coterie.protocol.conversion import to_json
 from coterie.protocol.signing import SigningKey
 
 STORY: tuple[tuple[int, Event], ...] = (
@@ -54,8 +54,8 @@ def test_a_chain_may_be_checked_in_pieces() -> None:
 
 def test_entries_survive_json() -> None:
     for entry in chain(STORY):
-        assert Entry.from_json(json.loads(canonical_json(entry.to_json()))) == entry
-        assert event_from_json(event_to_json(entry.event)) == entry.event
+        assert Entry.from_json(json.loads(canonical_json(to_json(entry)))) == entry
+        assert event_from_json(to_json(entry.event)) == entry.event
 
 
 def test_a_digest_is_what_the_documentation_says() -> None:
@@ -152,7 +152,7 @@ def test_what_is_no_event_is_refused_by_name(value: dict[str, object]) -> None:
 def test_a_seed_is_committed_to_and_not_told() -> None:
     assert commitment(b"s" * 32) != commitment(b"t" * 32)
     assert commitment(b"s" * 32) != sha256_hex(b"s" * 32)
-    assert "73" * 32 not in str(chain(STORY)[3].to_json()), "the seed itself"
+    assert "73" * 32 not in str(to_json(chain(STORY)[3])), "the seed itself"
 
 
 def test_the_chain_is_pure() -> None:

@@ -20,6 +20,7 @@ from coterie.privacy.secagg.encoding import vector_spec
 from coterie.privacy.secagg.ring import RingVector, reduced, unpack
 from coterie.privacy.secagg.server_state import ServerState
 from coterie.protocol.canonical import canonical_json
+from coterie.protocol.conversion import to_json
 from coterie.protocol.secagg import AdvertiseKeys, Agreement, Reveal, SecureMode, SecureTerms, Shares
 from coterie.protocol.secure_sections import SecureSection
 from coterie.protocol.signing import SigningKey
@@ -83,12 +84,12 @@ def sent(message: AnyMessage) -> AnyMessage:
 
 def stored_client(state: ClientState) -> ClientState:
     """The state after a restart."""
-    return ClientState.from_json(json.loads(json.dumps(state.to_json())))
+    return ClientState.from_json(json.loads(json.dumps(to_json(state))))
 
 
 def stored_server(state: ServerState) -> ServerState:
     """The state after a restart."""
-    return ServerState.from_json(json.loads(json.dumps(state.to_json())))
+    return ServerState.from_json(json.loads(json.dumps(to_json(state))))
 
 
 @dataclass

@@ -29,6 +29,7 @@ from coterie.privacy.secagg import client, server
 from coterie.privacy.secagg.client_state import ClientState
 from coterie.privacy.secagg.server_state import ServerState
 from coterie.protocol.canonical import canonical_json
+from coterie.protocol.conversion import to_json
 from coterie.protocol.secagg import SecureMode
 from coterie.protocol.wire import read_message
 
@@ -158,7 +159,7 @@ def test_no_secret_is_shown_by_repr_str_or_logs(caplog: pytest.LogCaptureFixture
 
 def test_the_state_holds_no_secret_once_all_is_said() -> None:
     for state in (collected()[-1][1], client.aborted(collected()[1][1])):
-        text = json.dumps(state.to_json())
+        text = json.dumps(to_json(state))
         assert state.secrets is None
         assert not state.held
         assert not state.channels

@@ -12,6 +12,7 @@ from coterie.privacy.secagg import client, server, unmask
 from coterie.privacy.secagg.encoding import vector_spec
 from coterie.privacy.secagg.ring import reduced, unpack
 from coterie.protocol import secagg
+from coterie.protocol.conversion import to_json
 from coterie.protocol.secagg import Agreement, Reveal, SecureTerms, Shares
 from coterie.protocol.signing import SigningKey
 
@@ -109,7 +110,7 @@ def test_the_coordinator_comes_to_the_sum_that_the_transcript_says(mode: str) ->
     for event in events:
         state, _ = server.step(state, event)
     assert state.phase is server.SecAggPhase.SUMMED
-    assert state.parameters.to_json() == session["parameters"]
+    assert to_json(state.parameters) == session["parameters"]
     assert (state.roster, state.context.digest.hex()) == (session["roster"], session["context"])
     assert list(state.survivors) == session["survivors"]
     masks = server.plan_masks(state)
