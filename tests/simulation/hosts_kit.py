@@ -3,7 +3,7 @@ below it, and a masked sum. Each is called as the product calls it, over the sam
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -60,7 +60,7 @@ class RoundMade:
 
 
 @contextmanager
-def opened(name: str, experiment: Experiment, compiled: CompiledPlan, shares: WorkShares) -> Iterator[Engine]:
+def opened(name: str, experiment: Experiment, compiled: CompiledPlan, shares: WorkShares) -> Generator[Engine]:
     """An engine with as many workers as there are threads to fold in."""
     setting = Setting(
         name=name,
@@ -248,9 +248,7 @@ class Coordinator:
         read = read_update(self._update_bytes(update), self.manifest.sections)
         return {name: read.read(name) for name in read.sections}
 
-    def _open_sum(
-        self, secret: "Secret", attempt: attempt_kit.Attempt, asked: server.ServerState
-    ) -> Mapping[str, Any]:
+    def _open_sum(self, secret: "Secret", attempt: attempt_kit.Attempt, asked: server.ServerState) -> Mapping[str, Any]:
         spec = vector_spec(secret.terms.sections)
         header = MaskedHeader(
             attempt=secret.terms.attempt, task="", plan=self.manifest.id, base=self.base, spec=spec.digest
@@ -373,4 +371,3 @@ class Secret:
                 assert into.add(replace(update, sections={}, update=self.words[update.number].tobytes()))
             result = into.result(versions, experiment.server_optimizer, made.before)
         return np.array(versions.vector(result.version))
-
