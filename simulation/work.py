@@ -147,9 +147,7 @@ class Workplace:
         return self.sent(number, result, state, assignment)
 
     def training(self, number: int, rows: Rows, state: Tensors, weights: Tensors, assignment: Assignment) -> LocalWork:
-        """What a client's trainer is given. What a device draws from its system's generator follows from the seed: see
-        `in_ring`.
-        """
+        """What a client's trainer is given. What a device draws by itself follows here from the seed: see `in_ring`."""
         seed = derive(f"{assignment.seed}/rows/{assignment.round}/{number}".encode(), "coterie-simulation")
         return LocalWork(
             plan=self.plan,

@@ -266,7 +266,7 @@ class Rounds:
         )
         row.record = json.dumps(record)
         # Events stay small; who took part is in the list of rounds.
-        record = {name: limit for name, limit in record.items() if name != "participants"}
+        record = {name: entry for name, entry in record.items() if name != "participants"}
         self.durations[row.experiment] = (lasted, *self.durations.get(row.experiment, ())[:1])
         if committed and row.upstream is None and not value.config.evaluate_only:
             await self._adopt(session, experiment, row, value)
