@@ -61,7 +61,7 @@ class SecureResult:
     weight: float
     metrics: Mapping[str, float]
     clipped: int | None
-    held: int | None
+    clamped: int | None
     step_norm: float
 
 
@@ -155,7 +155,7 @@ def secure_aggregate(
         weight=folded.weight,
         metrics=folded.metrics,
         clipped=folded.clipped,
-        held=folded.held,
+        clamped=folded.clamped,
         step_norm=after.step_norm,
     )
 

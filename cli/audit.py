@@ -199,11 +199,11 @@ def members(
         _report_and_exit(output, verdict, claim, None)
 
 
-def _lines(found: "CanaryAudit") -> Iterator[str]:
+def _lines(audit: "CanaryAudit") -> Iterator[str]:
     """What was seen, in sentences."""
-    marks, guesses = found.marks, found.guesses
+    marks, guesses = audit.marks, audit.guesses
     if guesses is not None:
-        yield f"{found.canaries} canaries, {found.rounds} rounds."
+        yield f"{audit.canaries} canaries, {audit.rounds} rounds."
     if marks is not None:
         yield (
             f"Their marks are {marks.ratio:.3f} standard deviations above the noise. If the noise is Gaussian, "
@@ -212,7 +212,7 @@ def _lines(found: "CanaryAudit") -> Iterator[str]:
         )
     if guesses is not None:
         yield f"Whatever the noise is: {_describe_guesses(guesses)}, with {guesses.confidence:.1%} confidence."
-        yield f"The highest epsilon that this audit could have found: {found.cap:.4g}."
+        yield f"The highest epsilon that this audit could have found: {audit.cap:.4g}."
     if marks is not None and marks.power is not None:
         yield f"Noise of half the size would have been caught with a chance of {marks.power:.1%}."
 

@@ -132,10 +132,10 @@ def export(
         output.say(f"{packed}: {size(packed.stat().st_size)}, with checks")
 
 
-def _require(met: bool, given: str, needed: str) -> None:
+def _require(met: bool, option: str, needed: str) -> None:
     """Refuse an option that would do nothing without another."""
     if not met:
-        raise InputError(f"{given} has no effect without {needed}.", code="usage")
+        raise InputError(f"{option} has no effect without {needed}.", code="usage")
 
 
 def _keep_apart(source: Path | bytes, target: Path, bundle: Path | None) -> None:
@@ -159,9 +159,9 @@ def _print_report(output: Output, report: "ExportReport", written: Path) -> None
         output.say("Compared on random numbers; --data FILE measures accuracy on your rows.")
 
 
-def _sizes(given: list[str]) -> dict[str, int]:
+def _sizes(texts: list[str]) -> dict[str, int]:
     made: dict[str, int] = {}
-    for text in given:
+    for text in texts:
         name, equals, number = text.partition("=")
         if not (name and equals and number.isdecimal()):
             raise InputError(f"--size must be NAME=N, not {text}.", hint="For example: --size batch=8", code="usage")

@@ -78,10 +78,10 @@ def folder_name(experiment: str) -> str:
         return sha256_hex(experiment.encode())[:12]
 
 
-def access_token(given: str | None) -> str:
+def access_token(token: str | None) -> str:
     """The given token, else the administrator's, which a coordinator that was started here has left."""
-    if given:
-        return given
+    if token:
+        return token
     path = Path(os.environ.get("COTERIE_FOLDER", HOME / "server")) / "admin.token"
     try:
         return path.read_text(encoding="utf-8").strip()

@@ -132,17 +132,17 @@ def _one_of(option: str, text: str | None, known: Sequence[str]) -> str | None:
     return text
 
 
-def _keys(option: str, given: list[str] | None) -> list[str] | None:
+def _keys(option: str, keys: list[str] | None) -> list[str] | None:
     from coterie.protocol.signing import PUBLIC_PATTERN
 
-    for public in given or ():
-        if given != [NONE] and not re.fullmatch(PUBLIC_PATTERN, public):
+    for public in keys or ():
+        if keys != [NONE] and not re.fullmatch(PUBLIC_PATTERN, public):
             raise InputError(
                 f"{option} must be a public key of 64 lower-case hexadecimal digits, or none; not {public[:72]!r}.",
                 hint="`coterie policy` shows the keys that have submitted so far.",
                 code="usage",
             )
-    return given
+    return keys
 
 
 def _needs_delta(change: Mapping[str, Any], before: float | None) -> None:

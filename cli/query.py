@@ -159,7 +159,7 @@ class _Place:
     schema: "DataSchema"
 
 
-def _find_population(control: "Control", population: str | None, asked: int | None) -> _Place:
+def _find_population(control: "Control", population: str | None, wanted: int | None) -> _Place:
     views = control.populations()
     named = [view for view in views if population is None or view.name == population]
     if len(named) != 1:
@@ -174,7 +174,7 @@ def _find_population(control: "Control", population: str | None, asked: int | No
             code="population_unknown",
         )
     view = named[0]
-    devices = view.devices if asked is None else asked
+    devices = view.devices if wanted is None else wanted
     if not devices:
         raise ConfigurationError(
             f"No device of {view.name} is enrolled, so the number of devices to ask is unknown.",
@@ -198,10 +198,10 @@ def _classes(schema: "DataSchema", column: str) -> tuple[str, ...]:
     return tuple(map(str, of_label or ()))
 
 
-def _privacy(epsilon: float | None, given: dict[str, Any]) -> "UserLevel | LocalLevel | None":
+def _privacy(epsilon: float | None, options: dict[str, Any]) -> "UserLevel | LocalLevel | None":
     """Raises InputError (``usage``) for options that would pass for protection where there is none."""
     if epsilon is None:
-        for name, value in given.items():
+        for name, value in options.items():
             if value is not None:
                 raise InputError(
                     f"--{name} has no effect without --epsilon: the answer would have no noise.",
@@ -211,7 +211,9 @@ def _privacy(epsilon: float | None, given: dict[str, Any]) -> "UserLevel | Local
         return None
     from coterie.protocol.privacy import LocalLevel, UserLevel
 
-    chosen: dict[str, Any] = {name: usual if given[name] is None else given[name] for name, usual in _PRIVACY.items()}
+    chosen: dict[str, Any] = {
+        name: usual if options[name] is None else options[name] for name, usual in _PRIVACY.items()
+    }
     mechanism = chosen.pop("mechanism")
     if mechanism == "local":
         return LocalLevel(mechanism="gaussian", epsilon=epsilon, **chosen)

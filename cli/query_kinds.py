@@ -33,10 +33,10 @@ _NOISED = {Kind.QUANTILES: {"bins": 4, "rounds": 6}}
 _MOST_CLASSES = 256
 
 
-def make_query(kind: Kind, column: str, schema: "DataSchema", given: dict[str, Any], *, noised: bool) -> "Query[Any]":
+def make_query(kind: Kind, column: str, schema: "DataSchema", options: dict[str, Any], *, noised: bool) -> "Query[Any]":
     """The query.
 
-    given: what the command says, None where it says nothing.
+    options: what the command says, None where it says nothing.
     noised: whether --epsilon is among it.
 
     Raises InputError (``usage``) for what is missing; ExperimentError (``query_invalid``) for what cannot be asked.
@@ -52,10 +52,10 @@ def make_query(kind: Kind, column: str, schema: "DataSchema", given: dict[str, A
         )
     bounds = _bounds(schema, column)
     usual: dict[str, Any] = {**_TAKES[kind], **(_NOISED.get(kind, {}) if noised else {})}
-    wanted: dict[str, Any] = {name: value if given[name] is None else given[name] for name, value in usual.items()}
+    wanted: dict[str, Any] = {name: value if options[name] is None else options[name] for name, value in usual.items()}
     wanted |= {name: bound for name, bound in bounds.items() if name in wanted and wanted[name] is None}
     if kind is Kind.HISTOGRAM and column == schema.label.name and schema.label.dtype == "int32":
-        wanted |= _one_bin_each(bounds, given)
+        wanted |= _one_bin_each(bounds, options)
     missing = [name for name, value in wanted.items() if value is None]
     if missing:
         of_range = "The schema has no bounds for this column; values outside the range are clipped to it."
@@ -96,10 +96,10 @@ def _bounds(schema: "DataSchema", column: str) -> dict[str, float | None]:
     return {"low": known.low, "high": known.high}
 
 
-def _one_bin_each(bounds: dict[str, float | None], given: dict[str, Any]) -> dict[str, Any]:
+def _one_bin_each(bounds: dict[str, float | None], options: dict[str, Any]) -> dict[str, Any]:
     """The histogram of a label of whole numbers, where nothing else is asked: a bin for each of them."""
     low, high = bounds["low"], bounds["high"]
-    if low is None or high is None or any(given[name] is not None for name in ("low", "high", "bins")):
+    if low is None or high is None or any(options[name] is not None for name in ("low", "high", "bins")):
         return {}
     count = round(high - low) + 1
     return {"high": high + 1, "bins": count} if count <= _MOST_CLASSES else {}
@@ -116,9 +116,9 @@ def levels_of(text: str) -> tuple[float, ...]:
         ) from None
 
 
-def refuse_idle(kind: Kind, given: dict[str, Any]) -> None:
+def refuse_idle(kind: Kind, options: dict[str, Any]) -> None:
     """An option that the question does not have would pass for one that it heeds."""
-    for name, value in given.items():
+    for name, value in options.items():
         if value is not None and name not in _TAKES[kind]:
             takes = " ".join(f"--{one}" for one in _TAKES[kind])
             hint = f"It takes {takes}." if takes else "It takes a column alone."

@@ -64,5 +64,5 @@ def _close_to_others(path: Path) -> None:
     path.chmod(0o600)
 
 
-def _owned_by_us(found: os.stat_result) -> bool:
-    return os.name == "posix" and found.st_uid == os.geteuid()
+def _owned_by_us(status: os.stat_result) -> bool:
+    return os.name == "posix" and status.st_uid == os.geteuid()

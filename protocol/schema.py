@@ -150,7 +150,7 @@ class DataSchema:
         return tuple(found) if self.label.constant is not None else (*found, self.label.column or self.label.name)
 
     @cached_property
-    def given(self) -> tuple[str, ...]:
+    def array_names(self) -> tuple[str, ...]:
         """Names of the features and of the label, unless that is constant: of arrays that are given whole."""
         label = () if self.label.constant is not None else (self.label.name,)
         return (*(feature.name for feature in self.features), *label)

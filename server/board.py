@@ -109,15 +109,15 @@ class Board:
         """How long each experiment over this population lets a device rest that has contributed."""
         return [each.request.rounds.rest_s for each in self._running.values() if each.population == population]
 
-    def _next_round_s(self, found: OpenRound, now: int) -> float:
+    def _next_round_s(self, opened: OpenRound, now: int) -> float:
         """In how many seconds the round after this one should begin, if this one takes as long as the shorter of the
         last two; 0 when that is unknown, or tasks may be handed out before.
         """
-        config, usual = found.value.config, self._rounds.durations.get(found.row.experiment)
+        config, usual = opened.value.config, self._rounds.durations.get(opened.row.experiment)
         if usual is None or config.federated_evaluation or config.buffered:
             return 0.0
         # Never later than a whole round from now, also where the clock was set back since this one began.
-        left = (found.row.created_at - now) / 1000 + min(usual)
+        left = (opened.row.created_at - now) / 1000 + min(usual)
         return min(max(left, 0.0), min(usual))
 
     async def refresh(self) -> None:

@@ -49,7 +49,7 @@ class Connections:
 
     def leave(self, connection: "GuardedProtocol") -> None:
         """Forget a connection that was admitted."""
-        self.asked(connection)
+        self.headers_complete(connection)
         self._addresses[connection.address] -= 1
         if not self._addresses[connection.address]:
             del self._addresses[connection.address]
@@ -58,16 +58,16 @@ class Connections:
         """Nothing is asked on this connection, or not all of it: it may make room for another one."""
         self._silent[connection] = None
 
-    def asked(self, connection: "GuardedProtocol") -> None:
+    def headers_complete(self, connection: "GuardedProtocol") -> None:
         """All headers of a request are there."""
         self._silent.pop(connection, None)
 
     def _make_room(self, address: str | None) -> bool:
         """Close the oldest silent connection, of this address if one is given."""
-        found = next((each for each in self._silent if address in (None, each.address)), None)
-        if found is None:
+        oldest = next((each for each in self._silent if address in (None, each.address)), None)
+        if oldest is None:
             return False
-        found.give_up()
+        oldest.give_up()
         return True
 
 
@@ -119,7 +119,7 @@ class GuardedProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         """The request may be answered."""
         self._stop_waiting()
-        self.guard.asked(self)
+        self.guard.headers_complete(self)
         super().on_headers_complete()
 
     def on_response_complete(self) -> None:

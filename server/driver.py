@@ -145,10 +145,10 @@ class Driver:
                     events.append(session, "task.expired", data, task.experiment)
                     locked[task.experiment] = await self.context.rounds.lost(session, locked[task.experiment], task)
 
-    async def _deadline(self, found: OpenRound) -> None:
+    async def _deadline(self, earlier: OpenRound) -> None:
         async with self.context.storage.database.write("deadline") as session:
-            locked = await experiments.lock(session, found.row.experiment)
-            opened = _same(locked, found)
+            locked = await experiments.lock(session, earlier.row.experiment)
+            opened = _same(locked, earlier)
             if opened is None or opened.row.deadline_at is None or opened.row.deadline_at > now_ms():
                 return
             kind = "train" if opened.row.deadline_kind == "train" else "evaluate"
@@ -156,10 +156,10 @@ class Driver:
                 session, locked.experiment, opened, DeadlinePassed(kind), {"deadline_at": None}
             )
 
-    async def _commit(self, found: OpenRound) -> None:
+    async def _commit(self, earlier: OpenRound) -> None:
         async with self.context.storage.database.write("commit") as session:
-            locked = await experiments.lock(session, found.row.experiment)
-            opened = _same(locked, found)
+            locked = await experiments.lock(session, earlier.row.experiment)
+            opened = _same(locked, earlier)
             if opened is not None:
                 await self.context.rounds.apply(session, locked.experiment, opened, Committed())
 
@@ -192,8 +192,8 @@ class Driver:
         log.info("round ended", experiment=experiment, round=number, outcome=row.phase, why=row.cause)
 
 
-def _same(locked: Locked, found: OpenRound) -> OpenRound | None:
+def _same(locked: Locked, earlier: OpenRound) -> OpenRound | None:
     """The round as it is now, if it is still in the phase that it was found in."""
     opened = locked.opened
-    same = opened is not None and opened.row.number == found.row.number and opened.value.phase is found.value.phase
+    same = opened is not None and opened.row.number == earlier.row.number and opened.value.phase is earlier.value.phase
     return opened if same else None

@@ -32,7 +32,7 @@ class Fleet:
         """The devices of a population that were here since then."""
         return [device for device, at in self._populations.get(population, {}).items() if at >= since]
 
-    def told(self, device: str, report: DataReport | None) -> None:
+    def keep_report(self, device: str, report: DataReport | None) -> None:
         """Keep what a device says of its data now; None when it says nothing, which forgets what it said before."""
         if report is None:
             self._reports.pop(device, None)

@@ -14,7 +14,7 @@ from coterie.server.store.tables import PopulationRow
 
 
 @dataclass(frozen=True)
-class Asked:
+class ExperimentFacts:
     """What of an experiment the floor looks at. secure: whether it asks for secure aggregation."""
 
     request: ExperimentCreate
@@ -29,30 +29,30 @@ class Line:
     """
 
     set: Callable[[PopulationPolicy], bool]
-    meets: Callable[[PopulationPolicy, Asked], bool]
+    meets: Callable[[PopulationPolicy, ExperimentFacts], bool]
     wants: Callable[[PopulationPolicy], str]
-    has: Callable[[Asked], str]
+    has: Callable[[ExperimentFacts], str]
     instead: str
 
 
-def _fewest(asked: Asked) -> int:
+def _fewest(facts: ExperimentFacts) -> int:
     """Of how few devices a sum of this experiment may be: of updates, of a group, or of what devices measure."""
-    policy, fewest = asked.request.rounds, asked.request.rounds.min_updates
-    secure = asked.request.secure
+    policy, fewest = facts.request.rounds, facts.request.rounds.min_updates
+    secure = facts.request.secure
     if secure is not None and secure.groups is not None and policy.purpose == "train":
         fewest = min(fewest, fewest_of_group(policy.cohort, secure))
     if policy.purpose == "train" and policy.evaluate_every == 0:
         return fewest
     # What devices measure in the open beside training is the sum of whoever has answered in time.
-    held = asked.secure or policy.purpose == "evaluate"
-    return min(fewest, policy.evaluators()) if held else 1
+    bounded = facts.secure or policy.purpose == "evaluate"
+    return min(fewest, policy.evaluators()) if bounded else 1
 
 
-def _unit(asked: Asked) -> str:
+def _unit(facts: ExperimentFacts) -> str:
     """Whom its privacy protects. Rounds that only measure add no noise, whatever privacy was asked for."""
-    if asked.request.privacy is None or asked.request.rounds.purpose == "evaluate":
+    if facts.request.privacy is None or facts.request.rounds.purpose == "evaluate":
         return "none"
-    return "example" if isinstance(asked.request.privacy, ExampleLevel) else "user"
+    return "example" if isinstance(facts.request.privacy, ExampleLevel) else "user"
 
 
 def _bounded(policy: PopulationPolicy) -> bool:
@@ -62,31 +62,31 @@ def _bounded(policy: PopulationPolicy) -> bool:
 LINES: dict[str, Line] = {
     "require_secure_aggregation": Line(
         lambda policy: policy.require_secure_aggregation,
-        lambda policy, asked: asked.secure,
+        lambda policy, facts: facts.secure,
         lambda policy: "secure aggregation",
-        lambda asked: "asks for none",
+        lambda facts: "asks for none",
         "Leave secure_aggregation out, or give SecureAggregation(...), in a cohort that it can serve.",
     ),
     "min_cohort": Line(
         lambda policy: policy.min_cohort is not None,
-        lambda policy, asked: _fewest(asked) >= (policy.min_cohort or 1),
+        lambda policy, facts: _fewest(facts) >= (policy.min_cohort or 1),
         lambda policy: f"at least {policy.min_cohort} devices in every sum",
-        lambda asked: f"allows sums of {_fewest(asked)}",
+        lambda facts: f"allows sums of {_fewest(facts)}",
         "Raise RoundPolicy(cohort=..., min_updates=...), or ask for fewer groups. Where devices evaluate, aggregate "
         "securely and raise evaluation_cohort, or set evaluate_every=0: in the open, what few have measured counts.",
     ),
     "algorithms": Line(
         lambda policy: policy.algorithms is not None,
-        lambda policy, asked: asked.algorithm in (policy.algorithms or ()),
+        lambda policy, facts: facts.algorithm in (policy.algorithms or ()),
         lambda policy: f"one of the algorithms {', '.join(policy.algorithms or ())}",
-        lambda asked: f"runs {asked.algorithm}",
+        lambda facts: f"runs {facts.algorithm}",
         "Choose another algorithm.",
     ),
     "unit": Line(
         _bounded,
-        lambda policy, asked: _unit(asked) in ("user", policy.unit),
+        lambda policy, facts: _unit(facts) in ("user", policy.unit),
         lambda policy: f"differential privacy of the {policy.unit}, since it bounds ε",
-        lambda asked: "asks for none" if _unit(asked) == "none" else f"protects the {_unit(asked)}",
+        lambda facts: "asks for none" if _unit(facts) == "none" else f"protects the {_unit(facts)}",
         "Give Experiment(privacy=UserLevel(...)).",
     ),
 }
@@ -98,12 +98,12 @@ def check_floor(population: str, policy: PopulationPolicy, request: ExperimentCr
 
     Raises errors.Forbidden (``population_policy``) that names the first line below which it goes.
     """
-    asked = Asked(request, manifest.algorithm.name, secure=asks_secrecy(request))
+    facts = ExperimentFacts(request, manifest.algorithm.name, secure=asks_secrecy(request))
     for name, line in LINES.items():
-        if line.set(policy) and not line.meets(policy, asked):
+        if line.set(policy) and not line.meets(policy, facts):
             raise Forbidden(
                 f"Population {population!r} wants {line.wants(policy)} (line {name} of its policy); this experiment "
-                f"{line.has(asked)}.",
+                f"{line.has(facts)}.",
                 hint=line.instead,
                 code="population_policy",
                 line=name,

@@ -204,8 +204,8 @@ def _driver(coordinator: Coordinator, workers: Workers) -> Driver:
 async def _release_jobs(database: Database) -> None:
     """Nobody else works on a folder that is locked: what an earlier process had is taken at once."""
     async with database.read() as session:
-        held = await jobs.held(session)
-    if held:
+        running = await jobs.any_running(session)
+    if running:
         async with database.write("job") as session:
             await jobs.release(session, now_ms())
 

@@ -27,7 +27,7 @@ _DRAFT = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class AuditRequest:
     """What somebody wants of an audit.
 
     canaries, rounds: None for as many as the claim needs.
@@ -75,7 +75,7 @@ def no_canaries(experiment: Experiment) -> str | None:
             return None
 
 
-def audited(experiment: Experiment, asked: Asked, *, length: int, room: int, clients: int) -> Audited:
+def audited(experiment: Experiment, request: AuditRequest, *, length: int, room: int, clients: int) -> Audited:
     """The experiment as it is audited.
 
     length: weights of its model.
@@ -87,20 +87,20 @@ def audited(experiment: Experiment, asked: Asked, *, length: int, room: int, cli
     honest = min(clients, HONEST)
     because = _no_marks(experiment)
     if because is None and isinstance(experiment.privacy, UserLevel):
-        count = asked.canaries or min(_enough_for_marks(experiment, asked, honest, length), room - 1)
-        return _by_marks(experiment, asked, honest, count, length)
-    delta, claimed = _claim(_fit_to_audit(experiment, _DRAFT, asked.rounds), asked, length)
-    count = asked.canaries or min(canaries_for(claimed, delta, confidence=asked.confidence), room - 1)
-    shaped = _fit_to_audit(experiment, honest + count, asked.rounds)
-    delta, claimed = _claim(shaped, asked, length)
+        count = request.canaries or min(_enough_for_marks(experiment, request, honest, length), room - 1)
+        return _by_marks(experiment, request, honest, count, length)
+    delta, claimed = _claim(_fit_to_audit(experiment, _DRAFT, request.rounds), request, length)
+    count = request.canaries or min(canaries_for(claimed, delta, confidence=request.confidence), room - 1)
+    shaped = _fit_to_audit(experiment, honest + count, request.rounds)
+    delta, claimed = _claim(shaped, request, length)
     return Audited(
         experiment=shaped,
         canaries=count,
         honest=honest,
         delta=delta,
         claimed=claimed,
-        confidence=asked.confidence,
-        each=asked.confidence,
+        confidence=request.confidence,
+        each=request.confidence,
         because=because,
     )
 
@@ -114,8 +114,8 @@ def _no_marks(experiment: Experiment) -> str | None:
     return None
 
 
-def _enough_for_marks(experiment: Experiment, asked: Asked, honest: int, length: int) -> int:
-    draft = _by_marks(experiment, asked, honest, _DRAFT, length)
+def _enough_for_marks(experiment: Experiment, request: AuditRequest, honest: int, length: int) -> int:
+    draft = _by_marks(experiment, request, honest, _DRAFT, length)
     if draft.terms is None or draft.white is None or draft.claimed is None:
         raise InternalError("Noise that is audited by marks has a claim.")
     squares = _strengths(draft.experiment, draft.white) ** 2
@@ -131,9 +131,9 @@ def _enough_for_marks(experiment: Experiment, asked: Asked, honest: int, length:
     return max(guessed, told)
 
 
-def _by_marks(experiment: Experiment, asked: Asked, honest: int, canaries: int, length: int) -> Audited:
-    shaped = _fit_to_audit(experiment, honest + canaries, asked.rounds)
-    delta, claimed = _claim(shaped, asked, length)
+def _by_marks(experiment: Experiment, request: AuditRequest, honest: int, canaries: int, length: int) -> Audited:
+    shaped = _fit_to_audit(experiment, honest + canaries, request.rounds)
+    delta, claimed = _claim(shaped, request, length)
     if not isinstance(shaped.privacy, UserLevel):
         raise InternalError("Only noise on sums is audited by marks.")
     white = whitening(shaped.privacy, shaped.rounds.rounds, cohort=shaped.rounds.cohort)
@@ -141,7 +141,7 @@ def _by_marks(experiment: Experiment, asked: Asked, honest: int, canaries: int, 
     # What hides a canary without noise: updates of the clip from all honest clients, all alike, in every round.
     hidden = float(np.linalg.norm(white.sum(axis=1))) * honest / math.sqrt(length)
     # Two judgements, each of which may be wrong with half of the chance that is left for mistakes.
-    each = 1 - (1 - asked.confidence) / 2
+    each = 1 - (1 - request.confidence) / 2
     terms = Terms(
         delta=delta,
         claimed=claimed,
@@ -155,20 +155,20 @@ def _by_marks(experiment: Experiment, asked: Asked, honest: int, canaries: int, 
         honest=honest,
         delta=delta,
         claimed=claimed,
-        confidence=asked.confidence,
+        confidence=request.confidence,
         each=each,
         terms=terms,
         white=white,
     )
 
 
-def _claim(shaped: Experiment, asked: Asked, length: int) -> tuple[float, float | None]:
+def _claim(shaped: Experiment, request: AuditRequest, length: int) -> tuple[float, float | None]:
     """δ, and the ε that is held against it."""
     if not isinstance(shaped.privacy, UserLevel):
-        return asked.delta, asked.claimed
+        return request.delta, request.claimed
     told = claim_of(shaped, length=length)
     own = None if told is None else told.claim.epsilon
-    return shaped.privacy.delta, own if asked.claimed is None else asked.claimed
+    return shaped.privacy.delta, own if request.claimed is None else request.claimed
 
 
 def _strengths(shaped: Experiment, white: Matrix) -> Matrix:

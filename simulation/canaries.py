@@ -26,7 +26,7 @@ from coterie.privacy.audit.verdict import Verdict, verdict_of
 from coterie.privacy.audit.whitening import even_scales, matched
 from coterie.privacy.entropy import Entropy
 from coterie.protocol.privacy import UserLevel
-from coterie.simulation.audited import Asked, Audited, audited, no_canaries
+from coterie.simulation.audited import Audited, AuditRequest, audited, no_canaries
 from coterie.simulation.canary_trainer import CanaryTrainer
 from coterie.simulation.engines.naming import PLAN_TRAINER, resolve_trainer
 from coterie.simulation.population import VirtualClients
@@ -100,13 +100,13 @@ def audit_by_canaries(
         raise ExperimentError(
             f"Experiment {experiment.name!r} trains nothing, so there is nothing to audit.", code="audit_nothing"
         )
-    asked = Asked(canaries=canaries, rounds=rounds, claimed=claimed, delta=delta, confidence=confidence)
+    request = AuditRequest(canaries=canaries, rounds=rounds, claimed=claimed, delta=delta, confidence=confidence)
     impossible = no_canaries(experiment)
     if impossible is not None:
-        return _cannot_tell(impossible, asked)
+        return _cannot_tell(impossible, request)
     manifest = compile_plan(experiment).plan.manifest
     held, moved = _places(manifest)
-    terms = audited(experiment, asked, length=manifest.layout.size, room=len(held), clients=len(clients))
+    terms = audited(experiment, request, length=manifest.layout.size, room=len(held), clients=len(clients))
     marked = Canaries.toss(terms.canaries, entropy=entropy)
     marked.check(len(held))
     privacy = experiment.privacy
@@ -127,13 +127,13 @@ def audit_by_canaries(
     return _judge(terms, marked, np.stack(released, axis=1), watching.chosen, result.history)
 
 
-def _cannot_tell(because: str, asked: Asked) -> CanaryAudit:
+def _cannot_tell(because: str, request: AuditRequest) -> CanaryAudit:
     """The answer without a run."""
     return CanaryAudit(
         verdict="cannot tell",
-        claimed=asked.claimed,
-        delta=asked.delta,
-        confidence=asked.confidence,
+        claimed=request.claimed,
+        delta=request.delta,
+        confidence=request.confidence,
         epsilon=0.0,
         cap=0.0,
         canaries=0,
@@ -158,13 +158,13 @@ def _places(manifest: Manifest) -> tuple[Places, Places]:
     return covered[moved], moved
 
 
-def _watched(server: ServerOptimizer, held: Places, marked: Canaries, released: list[Vector]) -> ServerOptimizer:
+def _watched(server: ServerOptimizer, places: Places, marked: Canaries, released: list[Vector]) -> ServerOptimizer:
     """The optimizer, whose every update is looked at for canaries first: what it is given is what a round releases, and
     what it makes of that tells no more.
     """
 
     def update(delta: Vector, state: State) -> tuple[Vector, State]:
-        released.append(marked.scores(delta[held]))
+        released.append(marked.scores(delta[places]))
         return server.update(delta, state)
 
     return replace(server, update=update)

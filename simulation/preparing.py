@@ -10,15 +10,15 @@ from coterie.simulation.simulation import simulate_full
 
 
 def prepare(
-    survey: Survey, clients: Sequence[DataSource], *, engine: str = "threads", workers: int = 1, **asked: Any
+    survey: Survey, clients: Sequence[DataSource], *, engine: str = "threads", workers: int = 1, **options: Any
 ) -> Prepared:
     """What all of these clients answer, and the schema that follows.
 
     clients, engine, workers: see `simulate_full`.
-    asked: see `Survey.ask`.
+    options: see `Survey.ask`.
     Raises ExperimentError (``survey_unanswered``, for a round that was abandoned too), and as both of these do.
     """
-    experiment = survey.ask(clients=len(clients), **asked)
+    experiment = survey.ask(clients=len(clients), **options)
     run = simulate_full(experiment, clients, engine=engine, workers=workers)
     lost = next((record for record in run.history.rounds if record.state != "committed"), None)
     if lost is not None:

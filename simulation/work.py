@@ -143,9 +143,7 @@ class Workplace:
         return self.sent(number, result, state, assignment)
 
     def training(self, number: int, rows: Rows, state: Tensors, weights: Tensors, assignment: Assignment) -> LocalWork:
-        """What a client's trainer is given. What a device draws from its system's generator follows from the seed: see
-        `in_ring`.
-        """
+        """What a client's trainer is given. What a device draws by itself follows here from the seed: see `in_ring`."""
         seed = derive(f"{assignment.seed}/rows/{assignment.round}/{number}".encode(), "coterie-simulation")
         return LocalWork(
             plan=self.plan,
@@ -166,7 +164,7 @@ class Workplace:
             specs, before = self.plan.manifest.sections, of_plan(state)
             made = contribution(specs, result.sections, before=before, after=result.client_state)
             return self._put_in(number, made, state, assignment)
-        told = Trained(
+        trained = Trained(
             number=number,
             task=task_id(assignment.round, number),
             weight=result.weight,
@@ -177,11 +175,11 @@ class Workplace:
             state=result.client_state,
             slices=result.slices,
         )
-        return self._encode_result(told, state, assignment, result.finite)
+        return self._encode_result(trained, state, assignment, result.finite)
 
     def _put_in(self, number: int, made: Contribution, state: Tensors, assignment: Assignment) -> Trained:
         """What a client sends under a promise of privacy, whatever became of its training."""
-        told = Trained(
+        trained = Trained(
             number=number,
             task=task_id(assignment.round, number),
             weight=WEIGHT,
@@ -191,26 +189,28 @@ class Workplace:
             state=made.state,
         )
         if assignment.local is not None:
-            told = self._with_local_noise(told, assignment)
-        left = self._encode_result(told, state, assignment, frozenset())
+            trained = self._with_local_noise(trained, assignment)
+        left = self._encode_result(trained, state, assignment, frozenset())
         if left.refused is None:
             return left
         instead = zeros(self.plan.manifest.sections, of_plan(state))
-        silent = replace(told, sections=instead.sections, state=instead.state)
+        silent = replace(trained, sections=instead.sections, state=instead.state)
         return self._encode_result(silent, state, assignment, frozenset())
 
-    def _encode_result(self, told: Trained, state: Tensors, assignment: Assignment, finite: frozenset[str]) -> Trained:
+    def _encode_result(
+        self, trained: Trained, state: Tensors, assignment: Assignment, finite: frozenset[str]
+    ) -> Trained:
         """What was made, as it crosses the wire; ``refused`` where it cannot. finite: sections that need no look."""
         if assignment.secure is not None:
-            return self._encode_in_ring(told, assignment)
+            return self._encode_in_ring(trained, assignment)
         if self._codec == PLAIN:
-            return self._plain_result(told, assignment, finite)
+            return self._plain_result(trained, assignment, finite)
         try:
-            update, codec_state = self._encode(told, state, assignment)
+            update, codec_state = self._encode(trained, state, assignment)
         except UpdateRefused as error:
             # As on a device: what its codec cannot hold is not sent.
-            return replace(told, sections={}, **_unusable(error))
-        return replace(told, size=len(update), sections={}, update=update, state={**told.state, **codec_state})
+            return replace(trained, sections={}, **_unusable(error))
+        return replace(trained, size=len(update), sections={}, update=update, state={**trained.state, **codec_state})
 
     def evaluate(self, number: int, rows: Rows, state: Tensors, weights: Tensors, assignment: Assignment) -> Measured:
         """What a client says of its held-out rows."""
@@ -259,58 +259,58 @@ class Workplace:
                 raise
             return None
 
-    def _with_local_noise(self, told: Trained, assignment: Assignment) -> Trained:
+    def _with_local_noise(self, trained: Trained, assignment: Assignment) -> Trained:
         """With local noise, from the experiment's seed: see `in_ring`."""
         terms = LocalTerms.model_validate_json(assignment.local or "")
-        seed = derive(f"{assignment.seed}/local/{assignment.round}/{told.number}".encode(), "coterie-simulation")
-        sections = privatised(self.plan.manifest, told.sections, terms, Source(seed))
-        return replace(told, sections=sections)
+        seed = derive(f"{assignment.seed}/local/{assignment.round}/{trained.number}".encode(), "coterie-simulation")
+        sections = privatised(self.plan.manifest, trained.sections, terms, Source(seed))
+        return replace(trained, sections=sections)
 
-    def _encode_in_ring(self, told: Trained, assignment: Assignment) -> Trained:
-        weight = min(told.weight, assignment.weight_cap)
+    def _encode_in_ring(self, trained: Trained, assignment: Assignment) -> Trained:
+        weight = min(trained.weight, assignment.weight_cap)
         try:
-            update, size = in_ring(self.plan.manifest, "train", told.number, told.sections, weight, assignment)
+            update, size = in_ring(self.plan.manifest, "train", trained.number, trained.sections, weight, assignment)
         except UpdateRefused as error:
-            return replace(told, sections={}, **_unusable(error))
-        return replace(told, size=size, sections={}, update=update)
+            return replace(trained, sections={}, **_unusable(error))
+        return replace(trained, size=size, sections={}, update=update)
 
-    def _plain_result(self, told: Trained, assignment: Assignment, finite: frozenset[str]) -> Trained:
+    def _plain_result(self, trained: Trained, assignment: Assignment, finite: frozenset[str]) -> Trained:
         """Never encoded, since that changes no value; and looked at here, where clients work side by side. finite:
         sections that need no look.
         """
-        size = self._plain_size(told, assignment)
+        size = self._plain_size(trained, assignment)
         try:
             for spec in self.plan.manifest.sections:
-                part = told.slices.get(spec.name)
-                _check(spec.part(part) if part else spec, told.sections[spec.name], known_finite=spec.name in finite)
+                part = trained.slices.get(spec.name)
+                _check(spec.part(part) if part else spec, trained.sections[spec.name], known_finite=spec.name in finite)
         except UpdateRefused as error:
-            return replace(told, size=size, sections={}, **_unusable(error))
-        return replace(told, size=size)
+            return replace(trained, size=size, sections={}, **_unusable(error))
+        return replace(trained, size=size)
 
-    def _encode(self, told: Trained, state: Tensors, assignment: Assignment) -> Encoded:
+    def _encode(self, trained: Trained, state: Tensors, assignment: Assignment) -> Encoded:
         specs = self.plan.manifest.sections
         return encode_update(
-            task=told.task,
+            task=trained.task,
             plan=self.plan.id,
             base=assignment.base,
-            weight=told.weight,
-            steps=told.steps,
+            weight=trained.weight,
+            steps=trained.steps,
             specs=specs,
-            sections=told.sections,
+            sections=trained.sections,
             codecs={spec.name: self._codec for spec in specs if not spec.is_extra},
             state=state,
             round=assignment.round,
-            slices=told.slices,
+            slices=trained.slices,
         )
 
-    def _plain_size(self, told: Trained, assignment: Assignment) -> int:
+    def _plain_size(self, trained: Trained, assignment: Assignment) -> int:
         """The length of the update file, which depends on nothing but the dtypes and the digits in its header."""
-        dtypes = tuple(vector.dtype.str for vector in told.sections.values())
-        key = (tuple(told.slices.items()), dtypes, len(str(told.weight)), len(str(told.steps)))
+        dtypes = tuple(vector.dtype.str for vector in trained.sections.values())
+        key = (tuple(trained.slices.items()), dtypes, len(str(trained.weight)), len(str(trained.steps)))
         if key not in self._sizes:
             # Of zeros: whether the values can be used is not asked here.
-            zeros = {name: np.zeros_like(vector) for name, vector in told.sections.items()}
-            self._sizes[key] = len(self._encode(replace(told, sections=zeros), {}, assignment).data)
+            zeros = {name: np.zeros_like(vector) for name, vector in trained.sections.items()}
+            self._sizes[key] = len(self._encode(replace(trained, sections=zeros), {}, assignment).data)
         return self._sizes[key]
 
 

@@ -130,16 +130,16 @@ class Foreseen:
         )
 
 
-def foreseen(asked: Experiment) -> Foreseen:
+def foreseen(experiment: Experiment) -> Foreseen:
     """What the noise of an experiment that `ask` made will do to its answer.
 
     Raises errors.InternalError for one without noise.
     """
-    bound = asked.model.rule.bound if isinstance(asked.model, _Asked) else None
+    bound = experiment.model.rule.bound if isinstance(experiment.model, _Asked) else None
     if bound is None:
         raise errors.InternalError("Only a question with privacy has an error to foresee.")
     error = float(bound.deviations()[0])
-    return Foreseen(error, LEAST * error, bound.terms.clip * asked.rounds.cohort)
+    return Foreseen(error, LEAST * error, bound.terms.clip * experiment.rounds.cohort)
 
 
 def _require_kinds(query: object, schema: object) -> None:

@@ -226,12 +226,12 @@ def _cut(start: int, bits: int, step: int) -> Edges:
     return np.minimum(edges, start + (1 << bits)).astype(np.float32)
 
 
-def _padded_to_slots(slots: int, found: Edges, times: Vector) -> dict[str, Edges]:
+def _padded_to_slots(slots: int, frequent: Edges, times: Vector) -> dict[str, Edges]:
     """What was found, in as many places as there may be."""
     values, high, low = (np.full(slots, NOTHING, np.float32), np.zeros(slots, np.float32), np.zeros(slots, np.float32))
-    number_found = found.size
+    number_found = frequent.size
     counted = times[:number_found]
-    values[:number_found] = found
+    values[:number_found] = frequent
     high[:number_found] = counted
     low[:number_found] = counted - high[:number_found]
     return {FOUND: values, HIGH: high, LOW: low}

@@ -226,10 +226,10 @@ def quantiles(
     return Query(column, quantiles_rule(low, high, bins, rounds, *levels), noised, read)
 
 
-def _without_open_bounds(found: Quantile, ends: Edges, rank: float) -> Quantile:
+def _without_open_bounds(quantile: Quantile, ends: Edges, rank: float) -> Quantile:
     """The quantile, without the bounds that noise leaves open."""
-    lower, upper = found.lower if ends[0] else -math.inf, found.upper if ends[1] else math.inf
-    return replace(found, lower=lower, upper=upper, rank_error=rank)
+    lower, upper = quantile.lower if ends[0] else -math.inf, quantile.upper if ends[1] else math.inf
+    return replace(quantile, lower=lower, upper=upper, rank_error=rank)
 
 
 def _quantile(level: float, row: Edges, side: float, low: float, high: float) -> Quantile:

@@ -208,11 +208,11 @@ def method(rule: Sums) -> Algorithm:
         after = _version_vector(rule, total, settings)
         return after - state["version"], {"version": after, "round": np.array([float(number)])}
 
-    def tensors_of(given: Arrays) -> Arrays:
+    def tensors_of(base: Arrays) -> Arrays:
         """The tensors of the linear loss: nothing counted yet, and what devices are told."""
         from coterie.compute import numpy as xp
 
-        return {TALLY: xp.zeros((rule.size,)), **{SETTINGS + name: given[SETTINGS + name] for name in rule.settings}}
+        return {TALLY: xp.zeros((rule.size,)), **{SETTINGS + name: base[SETTINGS + name] for name in rule.settings}}
 
     def start(context: Begin) -> Arrays:
         return tensors_of(context.base)

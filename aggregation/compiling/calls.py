@@ -126,8 +126,8 @@ class ModelCalls:
 
     def weight(self, inputs: GraphInputs) -> Array:
         """The weights of the rows, ``[B]``; where a row is traced by itself, it is no padding."""
-        given, rows = inputs[f"batch/{SAMPLE_WEIGHT}"], self.label(inputs).shape[:1]
-        return given if given.shape == rows else xp.ones(rows, dtype="float32")
+        weights, rows = inputs[f"batch/{SAMPLE_WEIGHT}"], self.label(inputs).shape[:1]
+        return weights if weights.shape == rows else xp.ones(rows, dtype="float32")
 
     def _call(
         self, module: Module, what: str, inputs: GraphInputs, weights: Arrays, mode: modes.Mode
@@ -143,7 +143,7 @@ class ModelCalls:
             researcher.Named("parameter", {**weights, **{name: held[name] for name in held}}),
             researcher.Named("feature", x) if len(x) > 1 else next(iter(x.values())),
             mode,
-            given=f"the schema's features ({taken})",
+            takes=f"the schema's features ({taken})",
             hint="Make the schema's shapes and dtypes those of the model's first layer.",
             code="model_mismatch",
         )
@@ -154,14 +154,14 @@ class ModelCalls:
         label = self.label(inputs)
         weight = (self.weight(inputs),) if _takes_weights(function) else ()
         kind = "loss" if name == "loss" else "metric"
-        given = f"prediction {prediction.dtype}{list(prediction.shape)} and label {label.dtype}{list(label.shape)}"
+        takes = f"prediction {prediction.dtype}{list(prediction.shape)} and label {label.dtype}{list(label.shape)}"
         what = f"The {kind} {name!r}"
-        result = researcher.ask(what, function, prediction, label, *weight, given=given, code=f"{kind}_mismatch")
+        result = researcher.ask(what, function, prediction, label, *weight, takes=takes, code=f"{kind}_mismatch")
         values = researcher.array(what, result, code=f"{kind}_shape")
         if values.shape != label.shape[:1]:
             raise errors.ExperimentError(
                 f"{what} must return one value per example, [{label.shape[0]}]; it returned "
-                f"{list(values.shape)} for {given}.",
+                f"{list(values.shape)} for {takes}.",
                 hint="Leave out the mean over the batch: coterie weighs and averages." if not values.shape else None,
                 code=f"{kind}_shape",
             )

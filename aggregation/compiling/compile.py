@@ -98,7 +98,7 @@ def check_start(experiment: Experiment, layout: Layout) -> None:
 def _compiled(experiment: Experiment) -> CompiledPlan:
     builder = GraphBuilder.of(experiment)
     model, loss = builder.calls.model, builder.calls.loss
-    researcher.ask("The loss", require_logits, model, loss, given="the model's output", code="loss_mismatch")
+    researcher.ask("The loss", require_logits, model, loss, takes="the model's output", code="loss_mismatch")
     layout, client = builder.layout, experiment.algorithm.client
     drawn = partial(_initial_values, experiment, builder)
     frozen = {name: value for name, value in drawn(0).items() if name in builder.frozen}
@@ -141,7 +141,7 @@ def _initial_values(experiment: Experiment, builder: GraphBuilder, number: int) 
     seed, first = experiment.seed + number, experiment.initial
     if first is None or number:
         init = builder.calls.model.init
-        first = researcher.ask("The model's init", init, seed, given=f"seed {seed}", code="model_mismatch")
+        first = researcher.ask("The model's init", init, seed, takes=f"seed {seed}", code="model_mismatch")
     return initial_tensors(first, {name: spec.shape for name, spec in builder.specs.items()})
 
 

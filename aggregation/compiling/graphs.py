@@ -191,7 +191,7 @@ class GraphBuilder:
             sums = {f"{NEXT}metric/{name}": inputs[f"metric/{name}"] + 0.0 for name in self.experiment.metric_names}
             count = xp.full((1,), float(self.training.private.expected))
 
-        def gradient_at(given: Arrays) -> Arrays:
+        def gradient_at(at: Arrays) -> Arrays:
             if self.training.private is not None:
                 raise errors.ExperimentError(
                     f"Algorithm {self.experiment.algorithm.name!r} takes a gradient at other weights, which "
@@ -199,7 +199,7 @@ class GraphBuilder:
                     hint="Choose another method, or another kind of privacy.",
                     code="experiment_combination",
                 )
-            return self._gradient(inputs, weights, {name: given[name] for name in params}, context)[0]
+            return self._gradient(inputs, weights, {name: at[name] for name in params}, context)[0]
 
         step = Step(params=params, base=base, constants=constants, hyper=hyper, gradient_at=gradient_at)
         gradient = self.client.gradient(gradient, step)
@@ -262,15 +262,15 @@ class GraphBuilder:
     ) -> tuple[Array, Array, Arrays, Array]:
         """Of these rows: losses, predictions, buffers after them, and what the method minimises, ``[B]``."""
 
-        def represent(given: Arrays) -> Array:
-            return self.calls.represent(inputs, {**weights, **given})
+        def represent(changed: Arrays) -> Array:
+            return self.calls.represent(inputs, {**weights, **changed})
 
         terms: list[Array] = []
         prediction, after = self.calls.predict(inputs, weights, replace(mode, penalise=terms.append))
         losses = self.calls.losses(inputs, prediction)
 
-        def predict(given: Arrays) -> Array:
-            return self.calls.predict(inputs, {**weights, **given}, modes.EVAL)[0]
+        def predict(changed: Arrays) -> Array:
+            return self.calls.predict(inputs, {**weights, **changed}, modes.EVAL)[0]
 
         own = context(
             params=trained,

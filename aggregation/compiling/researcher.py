@@ -28,12 +28,12 @@ class Named(dict[str, Array]):
 
 
 def ask(
-    what: str, function: Callable[..., Any], *arguments: Any, given: str, code: str, hint: str | None = None
+    what: str, function: Callable[..., Any], *arguments: Any, takes: str, code: str, hint: str | None = None
 ) -> Any:
     """What the function returns.
 
     what: a name for it, as in "The loss 'loss'".
-    given: the arguments, for people.
+    takes: what it takes, for people.
     hint: what to do when they do not fit.
     Raises errors.ExperimentError with ``code``, naming the line of the researcher's file.
     """
@@ -43,7 +43,7 @@ def ask(
         misfit = isinstance(error, errors.ShapeError | errors.DTypeError)
         verb = "does not take" if misfit else "cannot be used on"
         raise errors.ExperimentError(
-            f"{what} {verb} {given}: {error.message}", hint=error.hint or hint, code=code
+            f"{what} {verb} {takes}: {error.message}", hint=error.hint or hint, code=code
         ) from error
     except errors.CoterieError:
         raise
@@ -51,7 +51,7 @@ def ask(
         source = source_of(error)
         where = f" at {source}" if source else ""
         raise errors.ExperimentError(
-            f"{what} raised {type(error).__name__}{where}: {error} (given {given}).",
+            f"{what} raised {type(error).__name__}{where}: {error} (given {takes}).",
             hint="It also runs on plain arrays, without an experiment: call it by itself and fix that line.",
             code=code,
         ) from error
@@ -67,7 +67,7 @@ def array(what: str, result: Any, *, code: str) -> Array:
 
 def parameters(model: Module) -> Mapping[str, ParameterSpec]:
     """The parameters that a model asks for. Raises errors.ExperimentError for specs that a plan cannot carry."""
-    specs: Mapping[str, Any] = ask("The model's specs()", model.specs, given="nothing", code="model_mismatch")
+    specs: Mapping[str, Any] = ask("The model's specs()", model.specs, takes="nothing", code="model_mismatch")
     for name, spec in specs.items():
         if not isinstance(spec, ParameterSpec):
             raise errors.ExperimentError(

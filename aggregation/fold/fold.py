@@ -39,7 +39,7 @@ class Folded:
         whole.
     older: the share of the effective weight that was trained on an older version, by its digest.
     state: what the rule and the noise of later rounds need.
-    clipped, held: how many clients were shortened to a public norm or held to a public range, None where that is not
+    clipped, clamped: how many clients were shortened to a public norm or held to a public range, None where that is not
         known.
     dropped: how many clients of groups that are too small.
     """
@@ -53,7 +53,7 @@ class Folded:
     older: Mapping[str, float] = field(default_factory=dict[str, float])
     state: State = field(default_factory=dict[str, npt.NDArray[Any]], repr=False)
     clipped: int | None = None
-    held: int | None = None
+    clamped: int | None = None
     dropped: int = 0
 
 

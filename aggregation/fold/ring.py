@@ -103,7 +103,7 @@ def ring_fold(manifest: Manifest, opening: Opening) -> Fold[tuple[Summed, ...], 
 def _decode_groups(manifest: Manifest, opening: Opening, sums: Sequence[Summed], server: State, dropped: int) -> Folded:
     """What the sums of a round's groups say together; of one group without groups."""
     terms, central, specs = opening.terms, opening.central, manifest.sections
-    found = [
+    decoded = [
         decode(
             terms.sections,
             specs,
@@ -116,16 +116,16 @@ def _decode_groups(manifest: Manifest, opening: Opening, sums: Sequence[Summed],
         for group in sums
     ]
     means, added = means_of(specs), sums_of(specs)
-    clients = sum(group.clients for group in found)
-    totals = {spec.name: np.sum([group.sections[spec.name] for group in found], axis=0) for spec in added}
+    clients = sum(group.clients for group in decoded)
+    totals = {spec.name: np.sum([group.sections[spec.name] for group in decoded], axis=0) for spec in added}
     if central is not None or terms.noise is not None:
-        whole = np.sum([join(means, group.sections) for group in found], axis=0)
-        bits = clients / 2 - sum(group.clipped for group in found)
+        whole = np.sum([join(means, group.sections) for group in decoded], axis=0)
+        bits = clients / 2 - sum(group.clipped for group in decoded)
         kept: State = {}
         if central is None:
             whole /= opening.expected
         elif central.groups > 1:
-            each = noised_groups([join(means, group.sections) for group in found], central, server)
+            each = noised_groups([join(means, group.sections) for group in decoded], central, server)
             whole, kept = _ruled(opening.rule, length_of(means), each, server)
         else:
             noised = noised_sum(whole, bits, central, server)
@@ -138,14 +138,14 @@ def _decode_groups(manifest: Manifest, opening: Opening, sums: Sequence[Summed],
             state=kept,
             dropped=dropped,
         )
-    mean, kept = _mean(found, means, opening.rule, server)
+    mean, kept = _mean(decoded, means, opening.rule, server)
     return Folded(
         sections=split(means, mean) | totals,
         clients=clients,
-        weight=float(sum(group.weight for group in found)),
-        metrics=measured(manifest, totals[METRICS], sum(group.examples for group in found)).sums,
-        clipped=sum(group.clipped for group in found),
-        held=sum(group.held for group in found),
+        weight=float(sum(group.weight for group in decoded)),
+        metrics=measured(manifest, totals[METRICS], sum(group.examples for group in decoded)).sums,
+        clipped=sum(group.clipped for group in decoded),
+        clamped=sum(group.held for group in decoded),
         state=kept,
         dropped=dropped,
     )
@@ -156,9 +156,9 @@ def measured(manifest: Manifest, vector: Vector, examples: int) -> MetricSums:
     return MetricSums({**MetricSums.from_vector(manifest.metrics, vector).sums, EXAMPLES: float(examples)})
 
 
-def _mean(found: Sequence[Decoded], means: Sequence[SectionSpec], rule: str, server: State) -> tuple[Vector, State]:
+def _mean(groups: Sequence[Decoded], means: Sequence[SectionSpec], rule: str, server: State) -> tuple[Vector, State]:
     """One group's mean, or the rule over the means of several; what the next round's rule needs of it."""
-    weighing = [group for group in found if group.weight]
+    weighing = [group for group in groups if group.weight]
     if not weighing:
         raise errors.UpdateRefused(
             "The total weight of the updates is zero, so they have no mean.",

@@ -52,7 +52,7 @@ def count_terms(rule: Reducer, *, weight_cap: int | None, exponent: float = 0.5,
     )
 
 
-def usable(given: Update | Made, terms: CountTerms, *, lag: int = 0, base: str | None = None) -> Part:
+def usable(update: Update | Made, terms: CountTerms, *, lag: int = 0, base: str | None = None) -> Part:
     """The update as it counts. Each of its numbers is decoded and looked at, once.
 
     lag: how many versions its base lags.
@@ -62,7 +62,7 @@ def usable(given: Update | Made, terms: CountTerms, *, lag: int = 0, base: str |
     of a part, where single whole updates are needed; ``not_finite`` or ``out_of_range``, unless the coordinator's noise
     hides them: to leave a device out for its values would tell of its rows.
     """
-    return _result_part(given, terms, lag, base) if isinstance(given, Made) else _file_part(given, terms, lag, base)
+    return _result_part(update, terms, lag, base) if isinstance(update, Made) else _file_part(update, terms, lag, base)
 
 
 def counted_weight(header: UpdateHeader, cap: int | None) -> float:

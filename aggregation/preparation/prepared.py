@@ -171,9 +171,9 @@ def _number(name: str, counts: Vector, settings: Settings, place: int, noise: fl
     )
 
 
-def _normalised(part: Number, found: list[FoundNumber]) -> Feature:
-    pairs = [_SCALINGS[part.scaling](number) for number in found]
-    for number, pair in zip(found, pairs, strict=True):
+def _normalised(part: Number, numbers: list[FoundNumber]) -> Feature:
+    pairs = [_SCALINGS[part.scaling](number) for number in numbers]
+    for number, pair in zip(numbers, pairs, strict=True):
         if max(map(abs, pair)) >= MOST_NORMALISED:
             raise _unanswered(
                 f"The numbers of {number.name!r} go from {number.low:.3g} to {number.high:.3g}, too wide a range to "
@@ -250,10 +250,10 @@ def _by_text(item: tuple[str, float]) -> tuple[bool, float, str]:
         return (True, 0.0, text)
 
 
-def _label(label: Category | Label, found: Mapping[str, FoundCategory]) -> Label:
+def _label(label: Category | Label, categories: Mapping[str, FoundCategory]) -> Label:
     if isinstance(label, Label):
         return label
-    classes = tuple(found[label.name].counts)
+    classes = tuple(categories[label.name].counts)
     if len(classes) < 2:
         raise _unanswered(f"The label {label.name!r} has only the class {''.join(classes)!r}")
     # A class that is too rare to be found is in some client's rows all the same.

@@ -44,21 +44,21 @@ def aggregate(
     return chosen.over(InMemory(rows, canonical(rows)))
 
 
-def _reference(given: npt.ArrayLike) -> npt.NDArray[np.float32]:
+def _reference(values: npt.ArrayLike) -> npt.NDArray[np.float32]:
     """The reference as a vector; it is no update, so what is wrong with it is said of it."""
     try:
-        found = np.asarray(given, np.float32)
+        vector = np.asarray(values, np.float32)
     except (TypeError, ValueError) as error:
         raise errors.InputError(f"The reference must be numbers: {error}.", code="updates_shape") from error
-    if found.ndim != 1 or not found.size:
+    if vector.ndim != 1 or not vector.size:
         raise errors.InputError(
-            f"The reference must be one vector, as long as the updates; its shape is {list(found.shape)}.",
+            f"The reference must be one vector, as long as the updates; its shape is {list(vector.shape)}.",
             code="updates_shape",
         )
-    if not np.isfinite(found).all():
-        at = int(np.argmin(np.isfinite(found)))
-        raise errors.UpdateRefused(f"The reference holds {found[at]} at element {at}.", code="not_finite")
-    return found
+    if not np.isfinite(vector).all():
+        at = int(np.argmin(np.isfinite(vector)))
+        raise errors.UpdateRefused(f"The reference holds {vector[at]} at element {at}.", code="not_finite")
+    return vector
 
 
 def _claims(weights: Sequence[float]) -> list[float]:

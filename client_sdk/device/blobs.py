@@ -56,8 +56,8 @@ class BlobCache:
         except OSError as error:
             raise storage_error(path, error) from error
         part = path.with_suffix(".part")
-        held = self._cached_of_size(size) if delta == "from_held" and not part.exists() else []
-        await self._download(sha256, part, limit if size is None else size, held)
+        bases = self._cached_of_size(size) if delta == "from_held" and not part.exists() else []
+        await self._download(sha256, part, limit if size is None else size, bases)
         data = part.read_bytes()
         if sha256_hex(data) != sha256:
             part.unlink()
@@ -92,18 +92,18 @@ class BlobCache:
         paths = [path for path in self._folder.iterdir() if not path.suffix and path.stat().st_size == size]
         return [path.name for path in sorted(paths, key=lambda path: -path.stat().st_mtime)[:MOST_HELD]]
 
-    async def _download(self, sha256: str, part: Path, limit: int, held: Sequence[str]) -> None:
+    async def _download(self, sha256: str, part: Path, limit: int, bases: Sequence[str]) -> None:
         have = part.stat().st_size if part.exists() else 0
         # Compression is for whole answers: a range counts the blob's own bytes.
         headers = {"Range": f"bytes={have}-", "Accept-Encoding": "identity"} if have else {}
-        if held:
-            headers = {"A-IM": ASKED, "If-None-Match": ", ".join(f'"{digest}"' for digest in held)}
+        if bases:
+            headers = {"A-IM": ASKED, "If-None-Match": ", ".join(f'"{digest}"' for digest in bases)}
         try:
             async with self._link.stream("GET", f"/v1/blobs/{sha256}", headers=headers) as response:
                 # A delta that nobody asked for is bytes like any others: the hash will tell.
-                if response.status_code == 226 and held:
+                if response.status_code == 226 and bases:
                     base = response.headers.get("Delta-Base", "").strip('"')
-                    await self._apply(response, sha256, base if base in held else "", part, limit)
+                    await self._apply(response, sha256, base if base in bases else "", part, limit)
                     return
                 if have and response.status_code != 206:
                     have = 0

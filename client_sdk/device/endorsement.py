@@ -24,20 +24,20 @@ def read_endorsement(path: Path) -> Endorsement:
         ) from error
 
 
-def stored_endorsement(store: Store, given: Endorsement | None) -> Endorsement | None:
+def stored_endorsement(store: Store, fresh: Endorsement | None) -> Endorsement | None:
     """The endorsement of a device's key: the one given, which its folder keeps from now on, or the one kept before.
 
     Raises ConfigurationError: ``endorsement_other`` for one that is of another key or is not signed;
     ``endorsement_file``.
     """
     path = store.folder / FILE
-    found = read_endorsement(path) if given is None and path.exists() else given
-    if found is not None and not found.is_for(store.key.public, (found.issuer,)):
+    endorsement = read_endorsement(path) if fresh is None and path.exists() else fresh
+    if endorsement is not None and not endorsement.is_for(store.key.public, (endorsement.issuer,)):
         raise ConfigurationError(
             f"The endorsement is not of this device, whose public key is {store.key.public}.",
             hint="Ask the issuer for one of that key (coterie identities endorse).",
             code="endorsement_other",
         )
-    if given is not None:
-        write_durably(path, canonical_json(given.model_dump(mode="json")), mode=0o600)
-    return found
+    if fresh is not None:
+        write_durably(path, canonical_json(fresh.model_dump(mode="json")), mode=0o600)
+    return endorsement

@@ -17,16 +17,16 @@ PATIENCE_S: Final = 5.0
 class Idleness:
     """Since when a device has had nothing to do, and why.
 
-    told: whether its owner has heard of it.
+    reported: whether its owner has heard of it.
     """
 
     why: Idle | None = None
     since: float = 0.0
-    told: bool = False
+    reported: bool = False
 
     def over(self) -> None:
         """There was a task."""
-        self.why, self.told = None, False
+        self.why, self.reported = None, False
 
     def news(self, why: Idle, now: float) -> bool:
         """Note an answer without a task. Whether the owner should be told why.
@@ -34,9 +34,9 @@ class Idleness:
         now: seconds of a clock that only rises.
         """
         if why != self.why:
-            self.why, self.since, self.told = why, now, False
+            self.why, self.since, self.reported = why, now, False
         due = why != "no_place" or now - self.since >= PATIENCE_S
-        first, self.told = due and not self.told, self.told or due
+        first, self.reported = due and not self.reported, self.reported or due
         return first
 
     def pause(self, drawn: float, now: float, rng: random.Random) -> float:

@@ -92,23 +92,23 @@ async def check_lineage(task: Task, lineages: Lineages, ask: Ask) -> None:
         return
     if task.lineage.round == 0 and task.lineage.before != GENESIS:
         raise _broken("has versions before the initial one")
-    told = _place_of(task, task.lineage)
+    place = _place_of(task, task.lineage)
     if seen is not None:
-        await _require_one_chain(task, told, task.lineage.before, seen, ask)
+        await _require_one_chain(task, place, task.lineage.before, seen, ask)
     if task.kind == "train":
-        lineages.remember(task.experiment, told)
+        lineages.remember(task.experiment, place)
 
 
-async def _require_one_chain(task: Task, told: Place, before: str, seen: Place, ask: Ask) -> None:
+async def _require_one_chain(task: Task, place: Place, before: str, seen: Place, ask: Ask) -> None:
     """Raise unless what is told and what was seen are of one chain."""
-    if told.plan != seen.plan:
+    if place.plan != seen.plan:
         raise _broken("is that of another plan")
-    if told.round == seen.round:
-        holds = told.head == seen.head
-    elif told.round > seen.round:
-        holds = before == seen.head or before == await _head_before(task, seen, told.round, ask)
+    if place.round == seen.round:
+        holds = place.head == seen.head
+    elif place.round > seen.round:
+        holds = before == seen.head or before == await _head_before(task, seen, place.round, ask)
     else:
-        holds = seen.head == await _head_before(task, told, seen.round + 1, ask)
+        holds = seen.head == await _head_before(task, place, seen.round + 1, ask)
     if not holds:
         raise _broken(f"is incompatible with the version of round {seen.round} that this device has seen")
 

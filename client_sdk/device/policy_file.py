@@ -227,20 +227,20 @@ def _text(path: Path) -> str:
 
 
 def _values(
-    path: Path, given: Mapping[str, object], rules: Mapping[str, PolicyLineRule], lines: Mapping[str, int], prefix: str
+    path: Path, table: Mapping[str, object], rules: Mapping[str, PolicyLineRule], lines: Mapping[str, int], prefix: str
 ) -> dict[str, Any]:
     """What a table says, checked by its rules."""
     values: dict[str, Any] = {}
-    for name, value in given.items():
+    for name, value in table.items():
         line = lines.get(prefix + name)
         if name not in rules:
             raise _unknown(path, line, name, value, rules, prefix)
-        found = rules[name].read(value)
-        if found is None:
+        read = rules[name].read(value)
+        if read is None:
             raise _error(
                 path, line, f"{name} must be {rules[name].wanted}; it is {_format(value)}", "Correct the line."
             )
-        values[name] = found
+        values[name] = read
     return values
 
 

@@ -59,7 +59,7 @@ class DeviceProviders:
     """What a plan trainer asks for its providers. May be used from several threads.
 
     remembered: earlier verdicts.
-    found: all providers of this machine, asked for once.
+    discovery: of all providers of this machine, asked for once.
     trial: of one of them, in another process where it is left to itself.
     watch: is told who computes. Verdicts and what happened are collected; ``news`` hands them over, for the thread that
         owns the store.
@@ -70,12 +70,12 @@ class DeviceProviders:
         wish: str,
         remembered: Mapping[Identity, Verdict],
         *,
-        found: Callable[[], Iterable[Provider]] = lambda: discover(load_providers()),
+        discovery: Callable[[], Iterable[Provider]] = lambda: discover(load_providers()),
         trial: Callable[[Provider], ConformanceReport] = lambda provider: tried(provider),
         watch: Watch | None = None,
     ) -> None:
         self._wish = runtime_name(wish)
-        self._remembered, self._found, self._trial = dict(remembered), found, trial
+        self._remembered, self._discovery, self._trial = dict(remembered), discovery, trial
         self._watch = watch or Watch()
         self._lock = Lock()
         self._trusted: list[Provider] | None = None
@@ -134,22 +134,22 @@ class DeviceProviders:
         candidates = self._candidates()
         if not candidates:
             return Seat()
-        found = timings(case(), self._watched(candidates), threads=threads)
-        for timing in found:
+        timed = timings(case(), self._watched(candidates), threads=threads)
+        for timing in timed:
             if timing.wrong:
                 self._quarantine(timing.provider.name, timing.fault)
-        best = self._best(found)
+        best = self._best(timed)
         self._watch.rests(but=identity_of(best.provider))
-        seconds = {timing.name: timing.seconds for timing in found if not timing.fault}
+        seconds = {timing.name: timing.seconds for timing in timed if not timing.fault}
         self._news.append(ProviderNews(provider=best.name, state="chosen", seconds=seconds))
         return Seat(best.provider, best.trunk)
 
-    def _best(self, found: tuple[Timing, ...]) -> Timing:
+    def _best(self, timed: tuple[Timing, ...]) -> Timing:
         if self._wish == AUTO:
-            return fastest(found)
-        wished = [timing for timing in found if timing.provider.name == self._wish and not timing.fault]
+            return fastest(timed)
+        wished = [timing for timing in timed if timing.provider.name == self._wish and not timing.fault]
         # The whole step where it computes that, whatever it costs; else the frozen front.
-        return next(iter(wished), found[0])
+        return next(iter(wished), timed[0])
 
     def _candidates(self) -> list[Provider]:
         """The trusted ones among those that the device wishes; found and tried the first time."""
@@ -157,7 +157,7 @@ class DeviceProviders:
             others: list[Provider] = []
             absent = "it is not on this machine; `coterie doctor` lists what is"
             try:
-                others = [each for each in self._found() if each.name != CPU and self._wish in (AUTO, each.name)]
+                others = [each for each in self._discovery() if each.name != CPU and self._wish in (AUTO, each.name)]
             except CoterieError as error:
                 absent = error.message
             if not others and self._wish not in (AUTO, CPU):

@@ -85,7 +85,7 @@ class Runner:
             emit=self.emit,
             stop=self.stop,
             piece=self.settings.piece,
-            asked=self.settings.policy.endorsed,
+            endorsed=self.settings.policy.endorsed,
             endorsement=self.membership.endorsement,
             rng=self.settings.rng,
             before_masked=self._mark_sent,

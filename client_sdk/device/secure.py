@@ -98,7 +98,7 @@ class SecureCourier:
     """Carries the attempts of one device.
 
     floor: the fewest clients that it agrees to be one of.
-    asked: how many of them must be endorsed, and by whom.
+    endorsed: how many of them must be endorsed, and by whom.
     endorsement: of this device.
     before_masked: awaited before a masked vector is sent.
     """
@@ -111,7 +111,7 @@ class SecureCourier:
     emit: Emit
     stop: Flag
     piece: int = PIECE
-    asked: Asked = NOTHING
+    endorsed: Asked = NOTHING
     endorsement: Endorsement | None = None
     rng: random.Random = field(default_factory=random.SystemRandom)
     before_masked: Callable[[Task], Awaitable[None]] = _no_answer
@@ -129,7 +129,7 @@ class SecureCourier:
             model=model_digest(task),
             identity=self.store.key,
             floor=self.floor,
-            asked=self.asked,
+            asked=self.endorsed,
             endorsement=self.endorsement,
         )
         record = AttemptRecord(

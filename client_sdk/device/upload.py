@@ -51,13 +51,13 @@ async def upload(
                 raise
             offset = 0
             continue
-        held = response.headers.get("Upload-Offset", "")
+        stored = response.headers.get("Upload-Offset", "")
         if response.status_code == 409:
-            offset = _next_offset(held, offset, len(update), response.content)
+            offset = _next_offset(stored, offset, len(update), response.content)
         elif response.status_code == 200:
             return read_message(UploadReceipt, parsed(response))
         else:
-            offset = int(held) if held.isdecimal() else offset + len(part)
+            offset = int(stored) if stored.isdecimal() else offset + len(part)
             reached("uploading")
 
 
@@ -71,12 +71,12 @@ async def _stored_length(link: SignedLink, target: str, length: int) -> int:
             # An answer to HEAD has no body, so the reason is unknown: the PATCH that follows learns it.
             return 0
         raise
-    held = response.headers.get("Upload-Offset", "0")
-    return int(held) if held.isdecimal() and int(held) < length else 0
+    stored = response.headers.get("Upload-Offset", "0")
+    return int(stored) if stored.isdecimal() and int(stored) < length else 0
 
 
-def _next_offset(held: str, offset: int, length: int, content: bytes) -> int:
+def _next_offset(stored: str, offset: int, length: int, content: bytes) -> int:
     """Where to go on after a refused offset. Raises RemoteError when that would go round in circles."""
-    if held.isdecimal() and int(held) != offset and int(held) < length:
-        return int(held)
+    if stored.isdecimal() and int(stored) != offset and int(stored) < length:
+        return int(stored)
     raise problem(409, content, {})

@@ -163,7 +163,7 @@ def _describe_function(function: Callable[..., Arrays | Frame]) -> str:
 
 
 def _folder(path: Path, schema: DataSchema) -> CheckedRows:
-    names = schema.given
+    names = schema.array_names
     if all((path / f"{name}.npy").is_file() for name in names):
         return schema.fitting({name: _npy(path / f"{name}.npy") for name in names}, str(path))
     files = sorted(file for file in path.iterdir() if file.is_file() and _kind(file) is not None)
@@ -208,7 +208,7 @@ def _npy(path: Path) -> NDArray[Any]:
 
 
 def _npz(path: Path, schema: DataSchema) -> Arrays:
-    wanted = {*schema.given, *schema.sources}
+    wanted = {*schema.array_names, *schema.sources}
     with opened_npz(path) as archive:
         return {name: archive[name] for name in archive if name in wanted}
 

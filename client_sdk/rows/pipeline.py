@@ -20,7 +20,7 @@ def rows_of(pipeline: Pipeline, schema: DataSchema) -> dict[str, NDArray[Any]]:
     Raises DataError for rows whose values of a column differ in shape, ArgumentValueError for a pipeline without end.
     """
     dataset = Dataset.of(pipeline)
-    named = {*schema.given, *schema.sources}
+    named = {*schema.array_names, *schema.sources}
     wanted = [name for name in dataset.columns if name in named]
     if not wanted:
         raise DataError(

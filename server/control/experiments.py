@@ -56,7 +56,7 @@ def view(row: ExperimentRow, quarantined: Mapping[str, str]) -> ExperimentView:
     )
 
 
-async def found(session: AsyncSession, text: str, caller: Caller) -> ExperimentRow:
+async def experiment_row(session: AsyncSession, text: str, caller: Caller) -> ExperimentRow:
     """The one experiment that a text means to a caller. Raises NotFound, or Conflict when it means several."""
     rows = await experiments.matching(session, text, caller.population)
     if not rows:
@@ -88,7 +88,7 @@ async def create(
         earlier = await once.earlier(session, response)
         if earlier is not None:
             response.status_code = 200
-            return view(await found(session, earlier, caller), here.board.quarantined)
+            return view(await experiment_row(session, earlier, caller), here.board.quarantined)
         population = await named(session, body.population)
         check_floor(body.population, policy_of(population), body, manifest)
         row = await experiments.create(session, ids.new_id(ids.EXPERIMENT), body, manifest.id)
@@ -135,7 +135,7 @@ async def index(
 async def show(experiment: Name, here: Here, caller: Calling) -> ExperimentView:
     """As it stands."""
     async with here.storage.database.read() as session:
-        return view(await found(session, experiment, caller), here.board.quarantined)
+        return view(await experiment_row(session, experiment, caller), here.board.quarantined)
 
 
 @router.post(
@@ -144,7 +144,7 @@ async def show(experiment: Name, here: Here, caller: Calling) -> ExperimentView:
 async def stop(experiment: Name, here: Here, caller: Calling) -> ExperimentView:
     """Idempotent. The open round is abandoned (``stopped``); versions committed before stay."""
     async with here.storage.database.write("stop") as session:
-        locked = await experiments.lock(session, (await found(session, experiment, caller)).id)
+        locked = await experiments.lock(session, (await experiment_row(session, experiment, caller)).id)
         row = locked.experiment
         if row.state == experiments.RUNNING:
             if locked.opened is not None:
@@ -176,7 +176,7 @@ def _round_view(row: RoundRow, bytes_up: int) -> RoundView:
             "evaluated": value.evaluated,
             "metrics": metrics,
             "training": MetricSums(value.training).means(),
-            "fairness": {name: found.to_dict() for name, found in spreads(value.federated).items()},
+            "fairness": {name: spread.to_dict() for name, spread in spreads(value.federated).items()},
             "evaluation": "central" if value.central else "federated" if metrics else None,
             "bytes_up": record.get(BYTES_KEPT, bytes_up),
             "bytes_down": row.bytes_down,
@@ -199,7 +199,7 @@ async def rounds(
 ) -> Page[RoundView]:
     """The open one last."""
     async with here.storage.database.read() as session:
-        row = await found(session, experiment, caller)
+        row = await experiment_row(session, experiment, caller)
         rows = await experiments.rounds_page(session, row.id, number_after(cursor, 0), limit + 1)
         sizes = [await uploaded(session, row, entry.number) for entry in rows]
     views = [_round_view(entry, size) for entry, size in zip(rows, sizes, strict=True)]
@@ -228,7 +228,7 @@ async def models(
 ) -> Page[ModelView]:
     """In order; round 0 is the initial version. The bytes are at ``GET /v1/blobs/{sha256}``."""
     async with here.storage.database.read() as session:
-        owner = await found(session, experiment, caller)
+        owner = await experiment_row(session, experiment, caller)
         rows = await experiments.models_page(session, owner.id, number_after(cursor, -1), limit + 1)
     return page(rows, limit, lambda row: row.round, [model_view(row, owner.best) for row in rows])
 

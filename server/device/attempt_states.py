@@ -60,7 +60,7 @@ def unfit(row: AttemptRow, phase: str) -> CoterieError | None:
     )
 
 
-def asked(row: AttemptRow, machine: Machine | None, device: str, phase: str) -> tuple[Machine, int]:
+def awaited_place(row: AttemptRow, machine: Machine | None, device: str, phase: str) -> tuple[Machine, int]:
     """The attempt's machine and the device's place in it, where a message of this phase is awaited from it now.
 
     Raises what the others here return.

@@ -21,7 +21,7 @@ async def check_in(body: CheckIn, here: Here, device: Signed) -> CheckInResponse
             hint="Update the older of the two.",
             code="protocol_unsupported",
         )
-    here.presence.fleet.told(device.id, body.data)
+    here.presence.fleet.keep_report(device.id, body.data)
     busy = here.board.busy(device.population)
     task: Task | None = None
     settled: dict[str, str] = {}

@@ -14,7 +14,7 @@ from coterie.protocol.device import Task
 from coterie.protocol.secagg import SecureTerms
 from coterie.server.auth.gate import SignedDevice
 from coterie.server.coordinator import Coordinator
-from coterie.server.device.attempt_states import asked, differs, not_in_roster, unfit
+from coterie.server.device.attempt_states import awaited_place, differs, not_in_roster, unfit
 from coterie.server.device.task_states import own, refusal
 from coterie.server.store import attempts, events, mailbox, nonces, tasks
 from coterie.server.store.engine import can_wait
@@ -53,7 +53,7 @@ async def keep_part(here: Coordinator, device: SignedDevice, row: TaskRow, size:
     async with here.storage.database.write("part") as session:
         can_wait(session)
         await nonces.spend(session, device.nonce, device.nonce_expires)
-        refused = unfit(await attempts.held(session, row.attempt or ""), PHASE)
+        refused = unfit(await attempts.share_locked(session, row.attempt or ""), PHASE)
         if refused is None and not await tasks.received(session, row.id, size):
             refused = refusal((await own(session, row.id, device.id)).state)
         if refused is not None:
@@ -74,7 +74,7 @@ async def accept(
     async with here.storage.database.read() as session:
         attempt = await attempts.existing(session, message.secure.attempt)
         machine = await here.machines.of(session, attempt)
-    asked(attempt, machine, device.id, PHASE)
+    awaited_place(attempt, machine, device.id, PHASE)
     spec = vector_spec(message.secure.sections)
     # Read whole, so that no vector can spoil the sum when it is made.
     await asyncio.to_thread(read_masked, whole, expected_header(message.secure, message), spec)
@@ -83,15 +83,15 @@ async def accept(
     try:
         async with here.storage.database.write("masked") as session:
             await nonces.spend(session, device.nonce, device.nonce_expires)
-            held = await attempts.held(session, attempt.id)
-            refused = unfit(held, PHASE)
+            current = await attempts.share_locked(session, attempt.id)
+            refused = unfit(current, PHASE)
             if not await tasks.attach(session, row.id, sha256, total, size):
                 return _twice(await own(session, row.id, device.id), sha256)
             if refused is not None:
                 raise refused
             bundle = canonical_json({"sha256": sha256, "size": total}).decode()
             await mailbox.put(session, attempt.id, PHASE, row.id, bundle)
-            if await mailbox.count(session, attempt.id, PHASE) < held.awaited:
+            if await mailbox.count(session, attempt.id, PHASE) < current.awaited:
                 can_wait(session)
             data = {"round": row.round, "device": device.id, "task": row.id, "kind": row.kind, "size": total}
             events.append(session, "update.masked", {**data, "attempt": attempt.id}, row.experiment)

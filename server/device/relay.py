@@ -79,10 +79,12 @@ async def _made(
         case "roster":
             return server.roster_for(state, place)
         case "shares":
-            return server.shares_for(state, place, await machines.said(session, machine, "shares", Shares))
+            return server.shares_for(state, place, await machines.messages(session, machine, "shares", Shares))
         case "survivors":
             return server.survivors_for(state)
         case "agreements":
-            return server.agreements_for(state, place, await machines.said(session, machine, "agreement", Agreement))
+            return server.agreements_for(
+                state, place, await machines.messages(session, machine, "agreement", Agreement)
+            )
         case "outcome":
             return None

@@ -7,17 +7,17 @@ from coterie.protocol.canonical import canonical_json
 from coterie.protocol.secagg import Agreement, Reveal, Shares
 from coterie.server.auth.gate import SignedDevice
 from coterie.server.coordinator import Coordinator
-from coterie.server.device.attempt_states import asked, differs, not_secure, unfit
+from coterie.server.device.attempt_states import awaited_place, differs, not_secure, unfit
 from coterie.server.device.task_states import own
 from coterie.server.store import attempts, mailbox, nonces
 from coterie.server.store.engine import can_wait
 
-Said = Literal["accepted", "already"]
+Receipt = Literal["accepted", "already"]
 
 
 async def say(
     here: Coordinator, device: SignedDevice, task: str, phase: str, message: Shares | Agreement | Reveal
-) -> Said:
+) -> Receipt:
     """Keep a message. The same message again changes nothing.
 
     Raises what `attempt_states` says, and errors.SecureAggregationRefused for a message that no honest client of this
@@ -33,26 +33,26 @@ async def say(
         machine = await here.machines.of(session, attempt)
     if before is not None:
         return _same(before, bundle, phase)
-    machine, place = asked(attempt, machine, device.id, phase)
+    machine, place = awaited_place(attempt, machine, device.id, phase)
     await asyncio.to_thread(machine.check, place, message)
     async with here.storage.database.write("message") as session:
         await nonces.spend(session, device.nonce, device.nonce_expires)
         # Nobody moves the attempt on between this look and this message.
-        held = await attempts.held(session, attempt.id)
-        refused = unfit(held, phase)
+        current = await attempts.share_locked(session, attempt.id)
+        refused = unfit(current, phase)
         before = await mailbox.find(session, attempt.id, phase, row.id)
         if before is not None:
             return _same(before, bundle, phase)
         if refused is not None:
             raise refused
         await mailbox.put(session, attempt.id, phase, row.id, bundle)
-        if await mailbox.count(session, attempt.id, phase) < held.awaited:
+        if await mailbox.count(session, attempt.id, phase) < current.awaited:
             can_wait(session)
     here.metrics.messages.labels(phase).inc()
     return "accepted"
 
 
-def _same(before: str, bundle: str, phase: str) -> Said:
+def _same(before: str, bundle: str, phase: str) -> Receipt:
     if before != bundle:
         raise differs(phase)
     return "already"

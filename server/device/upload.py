@@ -47,12 +47,12 @@ async def offset(task: TaskName, here: Here, device: Signed) -> Response:
     async with here.storage.database.read() as session:
         row = await own(session, task, device.id)
     if masked.awaits_vector(row):
-        return Response(headers={UPLOAD_OFFSET_HEADER: str(await here.storage.blobs.parts.held(task))})
+        return Response(headers={UPLOAD_OFFSET_HEADER: str(await here.storage.blobs.parts.received_bytes(task))})
     if row.state == tasks.ACCEPTED:
         return Response(headers={UPLOAD_OFFSET_HEADER: str(row.size or 0), UPLOAD_LENGTH_HEADER: str(row.size or 0)})
     if row.state != tasks.LEASED:
         raise refusal(row.state)
-    return Response(headers={UPLOAD_OFFSET_HEADER: str(await here.storage.blobs.parts.held(task))})
+    return Response(headers={UPLOAD_OFFSET_HEADER: str(await here.storage.blobs.parts.received_bytes(task))})
 
 
 @router.patch(
@@ -105,13 +105,13 @@ async def _take(
         raise refusal(row.state)
     if message.secure is not None and not vector:
         raise masked.keys_first()
-    held = await here.storage.blobs.parts.held(row.id) if part.offset else 0
-    if part.offset > held:
+    received = await here.storage.blobs.parts.received_bytes(row.id) if part.offset else 0
+    if part.offset > received:
         raise Conflict(
-            f"This part starts at byte {part.offset}, but {held} bytes are here.",
+            f"This part starts at byte {part.offset}, but {received} bytes are here.",
             hint=f"Continue at {UPLOAD_OFFSET_HEADER}.",
             code="offset_mismatch",
-            headers={UPLOAD_OFFSET_HEADER: str(held)},
+            headers={UPLOAD_OFFSET_HEADER: str(received)},
         )
     if part.offset + body.size < part.length:
         await kept(here.storage.blobs.parts.add(row.id, part.offset, body.path))

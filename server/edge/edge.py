@@ -104,33 +104,33 @@ class Edge:
         times += [self._beat_at] if task is not None else []
         return max(min(times) - time.monotonic(), 0.0)
 
-    async def _check_in(self, member: Membership, held: UpstreamTaskRow | None) -> bool:
+    async def _check_in(self, member: Membership, current: UpstreamTaskRow | None) -> bool:
         """Ask for a task, and what became of the answers. Returns whether a round began.
 
-        held: the task that a round here is at; another one means that nobody above waits for it any more.
+        current: the task that a round here is at; another one means that nobody above waits for it any more.
         """
         async with self.storage.database.read() as session:
             waiting = {row.id: row for row in await upstream.pending(session, MOST_NAMED)}
             named = await upstream.experiments(session, MOST_NAMED)
         message = CheckIn(pending=tuple(waiting), experiments=tuple(named), capabilities=CAPABILITIES)
         value = await member.signed.json("POST", "/v1/device/check-in", message.model_dump(mode="json"))
-        said = read_message(CheckInResponse, value)
-        self._come_back(said.retry_if_rejected)
-        if said.settled or said.ended:
-            await self._settle(waiting, frozenset(named), said)
-        if said.task is None:
+        response = read_message(CheckInResponse, value)
+        self._come_back(response.retry_if_rejected)
+        if response.settled or response.ended:
+            await self._settle(waiting, frozenset(named), response)
+        if response.task is None:
             return False
-        if held is not None:
-            if said.task.id != held.id:
+        if current is not None:
+            if response.task.id != current.id:
                 self._beat_at = 0.0
             return False
         try:
-            return await self._take(member, said.task)
+            return await self._take(member, response.task)
         except CoterieError as error:
             if isinstance(error, RemoteError) and is_transient(error):
                 raise
-            log.error("task refused", task=said.task.id, code=error.reason, why=error.message, hint=error.hint)
-            await self._abort(member, said.task.id, "checking", error.reason, error.message)
+            log.error("task refused", task=response.task.id, code=error.reason, why=error.message, hint=error.hint)
+            await self._abort(member, response.task.id, "checking", error.reason, error.message)
             return False
 
     async def _take(self, member: Membership, task: Task) -> bool:
@@ -140,13 +140,15 @@ class Edge:
         self._beat_at = time.monotonic() + self._beat_every(task)
         return begun
 
-    async def _settle(self, waiting: dict[str, UpstreamTaskRow], named: frozenset[str], said: CheckInResponse) -> None:
+    async def _settle(
+        self, waiting: dict[str, UpstreamTaskRow], named: frozenset[str], response: CheckInResponse
+    ) -> None:
         """Pass the verdicts of the coordinator above down, and end what is over there; only what it was asked about."""
-        over = named.intersection(said.ended)
-        settled = {waiting[task].experiment for task in said.settled if task in waiting}
+        over = named.intersection(response.ended)
+        settled = {waiting[task].experiment for task in response.settled if task in waiting}
         async with self.storage.database.write("settled") as session:
             locked = await experiments.lock_all(session, over | settled)
-            for task, verdict in said.settled.items():
+            for task, verdict in response.settled.items():
                 if task in waiting:
                     await answer.settle(session, waiting[task], verdict)
             for name in sorted(over):

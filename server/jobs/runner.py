@@ -68,8 +68,8 @@ class Runner:
             task.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
         async with self.context.storage.database.read() as session:
-            held = await jobs.held(session, self.owner)
-        if held:
+            running = await jobs.any_running(session, self.owner)
+        if running:
             async with self.context.storage.database.write("job") as session:
                 await jobs.release(session, now_ms(), self.owner)
 
@@ -119,12 +119,12 @@ class Runner:
 
     async def _beat(self, job: Job) -> None:
         """Extend the lease again and again; stop when the job is somebody else's."""
-        held = True
-        while held:
+        leased = True
+        while leased:
             await asyncio.sleep(self.lease_s / BEATS_PER_LEASE)
             try:
                 async with self.context.storage.database.write("job") as session:
-                    held = await jobs.extend(session, job, now_ms() + self._lease_ms)
+                    leased = await jobs.extend(session, job, now_ms() + self._lease_ms)
             except Exception as error:
                 log.error("lease cannot be extended yet", job=job.key.kind, exc_info=error)
 
@@ -160,10 +160,10 @@ class Runner:
         """
         for file in kind.files(result):
             await self.context.storage.blobs.put(file.shelf, file.digest, file.path, point=kind.point)
-        told, digest = await asyncio.to_thread(kind.remember, result)
+        details, digest = await asyncio.to_thread(kind.remember, result)
         async with self.context.storage.database.write(kind.transaction) as session:
             locked = await experiments.lock(session, job.key.experiment)
-            kept = await jobs.finish(session, job, jobs.DONE, now_ms(), result=told, digest=digest)
+            kept = await jobs.finish(session, job, jobs.DONE, now_ms(), result=details, digest=digest)
             if kept:
                 await kind.keep(self.context, session, job, locked, result)
         if not kept:
@@ -188,8 +188,8 @@ class Runner:
         pause = min(RETRY_S * 2**job.failures, LONGEST_RETRY_S)
         why = error.message if isinstance(error, CoterieError) else f"{type(error).__name__}: {error}"
         place = {"experiment": job.key.experiment, "round": job.key.round, "job": job.key.kind}
-        told = {"why": why, "hint": error.hint} if isinstance(error, CoterieError) else {"exc_info": error}
-        log.error("round cannot go on yet", **place, again_s=pause, **told)
+        details = {"why": why, "hint": error.hint} if isinstance(error, CoterieError) else {"exc_info": error}
+        log.error("round cannot go on yet", **place, again_s=pause, **details)
         async with self.context.storage.database.write("job") as session:
             due_at = now_ms() + round(1000 * pause)
             await jobs.put_back(session, job, due_at=due_at, failures=job.failures + 1, error=why)

@@ -94,8 +94,8 @@ async def _unmask_arguments(context: RoundContext, job: Job, folder: Path) -> Ma
         raise InternalError(f"The attempt {attempt.id} has no state.")
     places = {member.id: machine.places.get(member.device) for member in members}
     alive = [member for member in members if places[member.id] in machine.state.arrived]
-    said = {place: revealed[task] for task, place in places.items() if task in revealed and place is not None}
-    return await opening.unmasking(context.storage.blobs, machine, alive, said, folder)
+    shares = {place: revealed[task] for task, place in places.items() if task in revealed and place is not None}
+    return await opening.unmasking(context.storage.blobs, machine, alive, shares, folder)
 
 
 def _opened(result: Result) -> tuple[Mapping[str, Any] | None, str | None]:
@@ -131,7 +131,7 @@ def _failing(cause: str) -> Callable[[RoundContext, AsyncSession, Job, Locked, J
 
 async def _opened_sums(context: RoundContext, session: AsyncSession, job: Job, kind: Kind) -> list[OpenedSum] | None:
     """The opened sums of a round. None, with whatever is missing put on the list again, where one is gone."""
-    found: list[OpenedSum] = []
+    sums: list[OpenedSum] = []
     for attempt in await attempts.of_round(session, job.key.experiment, job.key.round, kind):
         if attempt.phase != attempts.UNMASKING:
             continue
@@ -140,9 +140,9 @@ async def _opened_sums(context: RoundContext, session: AsyncSession, job: Job, k
         total = opening.total_of(context.storage.blobs, attempt.id)
         if machine is None or row is None or row.state != jobs.DONE or row.result is None:
             return None
-        told = json.loads(row.result)
-        found.append(OpenedSum(attempt, machine, total, told["survivors"], told["blamed"]))
-    return found
+        answer = json.loads(row.result)
+        sums.append(OpenedSum(attempt, machine, total, answer["survivors"], answer["blamed"]))
+    return sums
 
 
 async def _sums_here(context: RoundContext, job: Job, kind: Kind) -> list[OpenedSum] | None:
@@ -251,8 +251,8 @@ async def _end_with_sums(context: RoundContext, session: AsyncSession, job: Job,
         # By name, since nobody knows who stood at which place once the attempt's state is gone.
         at = {place: device for device, place in machine.places.items()}
         blamed = [[None if place is None else at[place] for place in pair] for pair in one.blamed]
-        told = {"survivors": one.survivors, "dropped": dropped, "blamed": blamed}
-        events.append(session, "attempt.summed", named(_standing(attempt)) | told, attempt.experiment)
+        details = {"survivors": one.survivors, "dropped": dropped, "blamed": blamed}
+        events.append(session, "attempt.summed", named(_standing(attempt)) | details, attempt.experiment)
     context.metrics.attempts.labels("summed").inc(len(sums))
     return sums
 

@@ -12,21 +12,21 @@ from coterie.server.store.tables import ExperimentRow, TaskRow
 
 
 def aggregation(
-    blobs: BlobStore, found: OpenRound, row: ExperimentRow, accepted: Sequence[TaskRow], out: Path
+    blobs: BlobStore, opened: OpenRound, row: ExperimentRow, accepted: Sequence[TaskRow], out: Path
 ) -> dict[str, Any]:
     """The arguments of ``aggregate``. accepted: the tasks whose updates are folded; out: where the result goes."""
     request = experiments.request_of(row)
     return {
         "blobs": blobs.files.to_json(),
         "manifest": row.plan,
-        "base": found.value.base,
+        "base": opened.value.base,
         "updates": updates(accepted),
         "server": request.server.model_dump(mode="json"),
         "server_state": row.server_state,
         "reducer": request.reducer,
         "trusted": next((task.id for task in accepted if task.device == request.rounds.trusted), None),
         "weight_cap": request.rounds.weight_cap,
-        "lags": _lags(found, accepted, request.rounds.staleness_exponent),
+        "lags": _lags(opened, accepted, request.rounds.staleness_exponent),
         "out": str(out),
     }
 
@@ -36,11 +36,11 @@ def updates(accepted: Sequence[TaskRow]) -> dict[str, str]:
     return {task.id: task.upload or "" for task in accepted}
 
 
-def _lags(found: OpenRound, accepted: Sequence[TaskRow], exponent: float) -> dict[str, Any]:
+def _lags(opened: OpenRound, accepted: Sequence[TaskRow], exponent: float) -> dict[str, Any]:
     """How far the updates of older versions lag, and which those versions are."""
-    late = [task for task in accepted if task.place != found.value.place]
+    late = [task for task in accepted if task.place != opened.value.place]
     return {
-        "versions": {task.id: found.value.place - task.place for task in late},
+        "versions": {task.id: opened.value.place - task.place for task in late},
         "bases": {task.id: Task.model_validate_json(task.message).model.sha256 for task in late},
         "exponent": exponent,
     }

@@ -11,21 +11,21 @@ SLACK_MS = 1000
 log = structlog.get_logger("coterie.server.driver")
 
 
-def whole_ms(found: OpenRound) -> int:
+def whole_ms(opened: OpenRound) -> int:
     """How long the deadline of a round's phase is, in milliseconds."""
-    config = found.value.config
-    return round(1000 * (config.deadline_s if found.row.deadline_kind == "train" else config.evaluation_deadline_s))
+    config = opened.value.config
+    return round(1000 * (config.deadline_s if opened.row.deadline_kind == "train" else config.evaluation_deadline_s))
 
 
-def was_set_back(found: OpenRound, now: int) -> bool:
+def was_set_back(opened: OpenRound, now: int) -> bool:
     """Whether more is left until a round's deadline than there ever was. now: milliseconds."""
-    return found.row.deadline_at is not None and found.row.deadline_at - now > whole_ms(found) + SLACK_MS
+    return opened.row.deadline_at is not None and opened.row.deadline_at - now > whole_ms(opened) + SLACK_MS
 
 
-async def begin_anew(database: Database, found: OpenRound) -> None:
+async def begin_anew(database: Database, earlier: OpenRound) -> None:
     """Give a round its whole deadline, and its tasks whole leases, from now on."""
     async with database.write("deadline") as session:
-        locked = await experiments.lock(session, found.row.experiment)
+        locked = await experiments.lock(session, earlier.row.experiment)
         experiment, opened = locked.experiment, locked.opened
         if opened is None or not was_set_back(opened, now_ms()):
             return

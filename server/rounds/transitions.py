@@ -267,7 +267,7 @@ class Rounds:
         )
         row.record = json.dumps(record)
         # Events stay small; who took part is in the list of rounds.
-        record = {name: told for name, told in record.items() if name != "participants"}
+        record = {name: entry for name, entry in record.items() if name != "participants"}
         self.durations[row.experiment] = (lasted, *self.durations.get(row.experiment, ())[:1])
         if committed and row.upstream is None and not value.config.evaluate_only:
             await self._adopt(session, experiment, row, value)
@@ -301,13 +301,13 @@ class Rounds:
 
     async def _continue(self, session: AsyncSession, experiment: ExperimentRow, value: Round) -> OpenRound | None:
         progress, action = after_round(from_text(Progress, experiment.progress), value, _policy(experiment))
-        told: dict[str, Any] = {}
+        limit: dict[str, Any] = {}
         if isinstance(action, StartRound):
             request = experiments.request_of(experiment)
             broken = await self.spending.reserve(session, experiment, request, action.number)
             if broken is not None:
                 progress, action = out_of_budget(progress)
-                told = {"limit": broken.reason, "why": broken.sentence}
+                limit = {"limit": broken.reason, "why": broken.sentence}
         experiment.progress, experiment.best = to_text(progress), progress.best
         match action:
             case StartRound():
@@ -317,7 +317,7 @@ class Rounds:
                 self.durations.pop(experiment.id, None)
                 kept = {"best": progress.best, "model": progress.kept, "rounds": progress.committed}
                 lost = await self.spending.lost(session, experiment)
-                _finish(session, experiment, reason, {**kept, **told, **lost})
+                _finish(session, experiment, reason, {**kept, **limit, **lost})
                 return None
 
 
@@ -337,11 +337,11 @@ def _deadline(row: RoundRow, value: Round) -> dict[str, Any]:
     return changes
 
 
-def _finish(session: AsyncSession, experiment: ExperimentRow, reason: Reason, told: Mapping[str, Any]) -> None:
+def _finish(session: AsyncSession, experiment: ExperimentRow, reason: Reason, details: Mapping[str, Any]) -> None:
     """End an experiment for this reason, and say so with what else there is to tell."""
     experiment.state = "stopped" if reason is Reason.STOPPED else "finished"
     experiment.reason, experiment.finished_at = reason.value, now_ms()
-    ended = {"state": experiment.state, "reason": reason.value, "detail": reason.sentence, **told}
+    ended = {"state": experiment.state, "reason": reason.value, "detail": reason.sentence, **details}
     events.append(session, "experiment.finished", ended, experiment.id)
     tell = log.warning if reason in _TROUBLE else log.info
     tell("experiment ended", experiment=experiment.id, name=experiment.name, reason=reason.value, why=reason.sentence)

@@ -124,33 +124,33 @@ class Attempts:
             await self._fail(standing, machine)
             return
         parameters = machine.state.parameters
-        told = {
+        details = {
             "clients": machine.state.clients,
             "mode": parameters.mode,
             "neighbours": parameters.neighbours,
             "threshold": parameters.threshold,
         }
-        await self._move(standing, machine, "attempt.began", told)
+        await self._move(standing, machine, "attempt.began", details)
 
     async def _advance(self, standing: Standing) -> None:
         """End a phase: everybody has answered, or its time is over."""
         async with self.context.storage.database.read() as session:
             row = await attempts.find(session, standing.id)
             machine = None if row is None else await self.context.machines.of(session, row)
-            said = await mailbox.bundles(session, standing.id, standing.phase)
+            bundles = await mailbox.bundles(session, standing.id, standing.phase)
             places = await attempts.devices_of(session, standing.id)
         if row is None or machine is None or row.version != standing.version:
             return
-        by_place = {machine.places[places[task]]: bundle for task, bundle in said.items()}
+        by_place = {machine.places[places[task]]: bundle for task, bundle in bundles.items()}
         if standing.phase == "reveal":
             # Whether the answers open the sum is found out where it is opened.
-            await self._ready(standing, machine, len(said))
+            await self._ready(standing, machine, len(bundles))
             return
         after = await asyncio.to_thread(machine.close, by_place)
         if isinstance(after, Failed):
-            await self._fail(standing, after, heard=len(said))
+            await self._fail(standing, after, heard=len(bundles))
             return
-        await self._move(standing, after, "attempt.phase", {"answered": len(said)}, heard=len(said))
+        await self._move(standing, after, "attempt.phase", {"answered": len(bundles)}, heard=len(bundles))
 
     async def _fail(self, standing: Standing, failed: Failed, heard: int | None = None) -> None:
         """End an attempt without a sum. heard: as in `moved`."""
@@ -165,7 +165,7 @@ class Attempts:
         standing: Standing,
         machine: Machine,
         event: str,
-        told: Mapping[str, Any],
+        details: Mapping[str, Any],
         heard: int | None = None,
     ) -> None:
         """Write an attempt's next phase, unless something has come since its messages were read. heard: how many."""
@@ -185,7 +185,7 @@ class Attempts:
                 return
             if locked is not None:
                 await self.context.rounds.spending.pay_for_sums(session, locked.experiment, standing.round)
-            data = named(standing) | {"phase": machine.phase, "awaited": len(machine.awaited)} | dict(told)
+            data = named(standing) | {"phase": machine.phase, "awaited": len(machine.awaited)} | dict(details)
             events.append(session, event, data, standing.experiment)
         self.context.machines.keep(standing.id, standing.version + 1, machine)
 

@@ -28,7 +28,7 @@ from coterie.protocol.device import Task
 from coterie.protocol.secagg import Agreement, Reveal, SecureTerms, Shares
 
 REFUSALS: Final = (SecureAggregationRefused, Unauthenticated, ArgumentValueError)
-Said = Shares | Agreement | Reveal | None
+Message = Shares | Agreement | Reveal | None
 _MESSAGES: Final[Mapping[str, type[Shares] | type[Agreement] | type[Reveal]]] = {
     SecAggPhase.SHARES.value: Shares,
     SecAggPhase.AGREEMENT.value: Agreement,
@@ -65,9 +65,9 @@ class Machine:
         """The places that are asked in this phase."""
         return frozenset(server.awaited(self.state))
 
-    def check(self, place: int, said: Said) -> None:
+    def check(self, place: int, message: Message) -> None:
         """Raise, naming the check, for a message that no honest client at this place sends in this phase."""
-        server.step(self.state, event_of(place, said))
+        server.step(self.state, event_of(place, message))
 
     def close(self, bundles: Mapping[int, str]) -> "Machine | Failed":
         """The phase after this one, with these answers by place, as JSON, and nobody else's."""
@@ -95,10 +95,10 @@ def begin(terms: SecureTerms, task: Task, advertised: Iterable[Advertised]) -> M
     return settled(server.step(state, PhaseDeadline())[0])
 
 
-def fold(state: server.ServerState, said: Iterable[tuple[int, Said]]) -> server.ServerState:
+def fold(state: server.ServerState, messages: Iterable[tuple[int, Message]]) -> server.ServerState:
     """The state after its phase: with these answers, which were checked when they came, and nobody else's."""
     phase = state.phase
-    for place, message in said:
+    for place, message in messages:
         if state.phase is phase:
             state, _ = server.step(state, event_of(place, message))
     return state if state.phase is not phase else server.step(state, PhaseDeadline())[0]
@@ -111,19 +111,19 @@ def settled(state: server.ServerState) -> Machine | Failed:
     return Failed(state.cause.value, server.outcome_for(state).detail)
 
 
-def event_of(place: int, said: Said) -> server.Event:
+def event_of(place: int, message: Message) -> server.Event:
     """A message as the machine's event."""
-    match said:
+    match message:
         case Shares():
-            return Shared(place, said)
+            return Shared(place, message)
         case Agreement():
-            return Agreed(place, said)
+            return Agreed(place, message)
         case Reveal():
-            return Revealed(place, said)
+            return Revealed(place, message)
         case None:
             return MaskedArrived(place)
 
 
-def read(phase: str, text: str) -> Said:
+def read(phase: str, text: str) -> Message:
     """A message of a phase out of the mailbox; None for a masked vector, of which the machine sees nothing."""
     return None if phase == SecAggPhase.MASKED.value else _MESSAGES[phase].model_validate_json(text)

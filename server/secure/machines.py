@@ -46,10 +46,10 @@ class Machines:
             self.keep(row.id, version, machine)
             return machine
 
-    async def said(
+    async def messages(
         self, session: AsyncSession, machine: Machine, phase: str, kind: type[AnyMessage]
     ) -> Mapping[int, AnyMessage]:
-        """What was said in a phase that is over, by place."""
+        """The messages of a phase that is over, by place."""
         attempt = machine.state.terms.attempt
         found = self._bundles.get((attempt, phase))
         if found is None:

@@ -10,7 +10,7 @@ SUMMED: Final[Mapping[Work, Kind]] = {Work.SUM: "train", Work.SUM_EVALUATIONS: "
 """Work on sums: of which tasks."""
 
 
-def summed_now(found: OpenRound) -> Kind | None:
+def summed_now(opened: OpenRound) -> Kind | None:
     """Whose updates a round waits to see the sum of; None while it collects, and where updates come in clear."""
-    work = work_due(found.value)
+    work = work_due(opened.value)
     return None if work is None else SUMMED.get(work)

@@ -50,8 +50,8 @@ async def offset(stage: Name, role: Name, sequence: Number, here: Here, party: P
         message = await mailbox.message(session, place, sequence)
     if message is not None and message.is_whole:
         return Response(headers={UPLOAD_OFFSET_HEADER: str(message.size), UPLOAD_LENGTH_HEADER: str(message.size)})
-    held = 0 if message is None else await here.storage.blobs.parts.held(place.parts_of(sequence))
-    return Response(headers={UPLOAD_OFFSET_HEADER: str(held)})
+    received = 0 if message is None else await here.storage.blobs.parts.received_bytes(place.parts_of(sequence))
+    return Response(headers={UPLOAD_OFFSET_HEADER: str(received)})
 
 
 @router.patch(
@@ -195,13 +195,13 @@ async def _take(here: Coordinator, sending: Sending, name: str, path: File, size
     async with here.storage.database.read() as session:
         if (await _stand(session, sending)).is_accepted:
             return _receipt("already", sending)
-    held = await parts.held(name) if part.offset else 0
-    if part.offset > held:
+    received = await parts.received_bytes(name) if part.offset else 0
+    if part.offset > received:
         raise Conflict(
-            f"This part starts at byte {part.offset}, but {held} bytes are here.",
+            f"This part starts at byte {part.offset}, but {received} bytes are here.",
             hint=f"Continue at {UPLOAD_OFFSET_HEADER}.",
             code="offset_mismatch",
-            headers={UPLOAD_OFFSET_HEADER: str(held)},
+            headers={UPLOAD_OFFSET_HEADER: str(received)},
         )
     if size:
         await kept(parts.add(name, part.offset, path))
@@ -261,14 +261,14 @@ async def _check_room(
     loads = await mailbox.load(session, row.id, now_ms())
     own = loads.get(sender, mailbox.Load(0, 0))
     more = size - (0 if before is None else before.size)
-    for what, held, limit in (
+    for what, amount, limit in (
         (f"bytes of {sender}", own.size + more, row.party_quota),
         ("bytes of all parties", sum(load.size for load in loads.values()) + more, row.session_quota),
         (f"messages of {sender}", own.messages + (before is None), MOST_WAITING),
     ):
-        if held > limit:
+        if amount > limit:
             raise Conflict(
-                f"The mailbox of session {row.id} is full: {held} {what} would be in it, and {limit} may.",
+                f"The mailbox of session {row.id} is full: {amount} {what} would be in it, and {limit} may.",
                 hint="Send again when the recipient has acknowledged what waits.",
                 code="mailbox_full",
             )

@@ -52,7 +52,7 @@ _UNDER_WAY: Final = (
     .order_by(AttemptRow.created_at, AttemptRow.id)
 )
 _NAMED: Final = select(AttemptRow).where(AttemptRow.id == bindparam("attempt"))
-_HELD: Final = _NAMED.with_for_update(read=True)
+_SHARED: Final = _NAMED.with_for_update(read=True)
 _LOCKED: Final = _NAMED.with_for_update()
 
 
@@ -108,9 +108,9 @@ async def find(session: AsyncSession, attempt: str) -> AttemptRow | None:
     return await session.get(AttemptRow, attempt)
 
 
-async def held(session: AsyncSession, attempt: str) -> AttemptRow:
+async def share_locked(session: AsyncSession, attempt: str) -> AttemptRow:
     """The attempt, of which this writing transaction needs that its phase stays what it is."""
-    return await _one(session, attempt, _HELD)
+    return await _one(session, attempt, _SHARED)
 
 
 async def locked(session: AsyncSession, attempt: str) -> AttemptRow:

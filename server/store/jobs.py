@@ -132,7 +132,7 @@ async def _first(session: AsyncSession, key: JobKey, owner: str, *, now: int, un
 
 async def extend(session: AsyncSession, job: Job, until: int) -> bool:
     """Say that a runner is still at its job. False when it has lost it."""
-    return await _changed(session, *_held(job), lease_until=until)
+    return await _changed(session, *_lease(job), lease_until=until)
 
 
 async def finish(
@@ -148,16 +148,16 @@ async def finish(
     """Record what came of a job: part of the transaction that makes the result true. False when the runner has lost
     the job, or its round is over: then nothing of the result may be kept.
     """
-    told = None if result is None else json.dumps(dict(result), sort_keys=True)
+    text = None if result is None else json.dumps(dict(result), sort_keys=True)
     ended = {"owner": None, "lease_until": None, "finished_at": now, "failures": 0}
-    return await _changed(session, *_held(job), state=state, result=told, digest=digest, error=error, **ended)
+    return await _changed(session, *_lease(job), state=state, result=text, digest=digest, error=error, **ended)
 
 
 async def put_back(session: AsyncSession, job: Job, *, due_at: int, failures: int, error: str | None) -> bool:
     """Let a job be tried again, not before ``due_at``. False when the runner has lost it."""
     return await _changed(
         session,
-        *_held(job),
+        *_lease(job),
         state=WAITING,
         owner=None,
         lease_until=None,
@@ -178,7 +178,7 @@ async def drop(session: AsyncSession, experiment: str, round: int, now: int) -> 
     await _changed(session, *mine, state=DROPPED, owner=None, lease_until=None, finished_at=now)
 
 
-async def held(session: AsyncSession, owner: str | None = None) -> bool:
+async def any_running(session: AsyncSession, owner: str | None = None) -> bool:
     """Whether a runner, or this one, has a job."""
     query = select(JobRow.id).where(JobRow.state == RUNNING)
     query = query if owner is None else query.where(JobRow.owner == owner)
@@ -206,7 +206,7 @@ def _is(key: JobKey) -> tuple[Any, ...]:
     )
 
 
-def _held(job: Job) -> tuple[Any, ...]:
+def _lease(job: Job) -> tuple[Any, ...]:
     return JobRow.id == job.id, JobRow.state == RUNNING, JobRow.owner == job.owner, JobRow.attempt == job.attempt
 
 

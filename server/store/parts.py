@@ -35,7 +35,7 @@ class UploadParts:
 
     objects: Objects
 
-    async def held(self, task: str) -> int:
+    async def received_bytes(self, task: str) -> int:
         """How many bytes of a task's upload are here, from its beginning on without a gap."""
         return _reach(await self._parts(task))
 

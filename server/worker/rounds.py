@@ -45,7 +45,7 @@ def aggregate_job(arguments: Mapping[str, Any]) -> dict[str, Any]:
         "state": described(Path(result.state)) if result.state else None,
         "metrics": dict(result.metrics),
         "accepted": list(result.accepted),
-        "rejected": lost + _told(result.rejected),
+        "rejected": lost + _rejections(result.rejected),
     }
 
 
@@ -69,7 +69,7 @@ def accumulate_job(arguments: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "accumulator": {"path": result.path, "sha256": result.sha256, "size": result.size},
         "metrics": dict(result.metrics),
-        "rejected": lost + _told(result.rejected),
+        "rejected": lost + _rejections(result.rejected),
     }
 
 
@@ -106,18 +106,18 @@ def _here(files: BlobFiles, updates: Mapping[str, str]) -> tuple[list[UpdateFile
     """The files of updates by task, each of which is held to its digest when it is read; and of those that are missing
     the tasks, with why they do not count.
     """
-    found: list[UpdateFile] = []
+    present: list[UpdateFile] = []
     lost: list[dict[str, str]] = []
     for task, digest in updates.items():
         try:
-            found.append(UpdateFile(task, files.file("updates", digest, "an update"), digest))
+            present.append(UpdateFile(task, files.file("updates", digest, "an update"), digest))
         except (StorageError, OSError):
             message = files.damaged("updates", digest, "an update").message
             lost.append({"task": task, "code": DAMAGED, "message": message})
-    return found, lost
+    return present, lost
 
 
-def _told(rejected: Sequence[Rejection]) -> list[dict[str, str]]:
+def _rejections(rejected: Sequence[Rejection]) -> list[dict[str, str]]:
     return [{"task": entry.task, "code": entry.code, "message": entry.message} for entry in rejected]
 
 

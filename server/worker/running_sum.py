@@ -49,13 +49,13 @@ def sum_masked(cache: Path, summands: Summands) -> RunningSum:
     Memory is a few times one vector. Raises errors.UpdateRefused for a file that is not what its header must say,
     errors.StorageError.
     """
-    held = _cached(cache, summands)
-    missing = sorted(set(summands.files) - set(held.holds))
+    cached = _cached(cache, summands)
+    missing = sorted(set(summands.files) - set(cached.holds))
     for task in missing:
         expected = replace(summands.header, task=task)
         file = check_masked(summands.files[task], expected, summands.spec)
-        add_packed(held.total, file.read_bytes(MASKED, 0, summands.spec.packed_bytes), summands.spec)
-    made = RunningSum(held.total, tuple(sorted(summands.files)))
+        add_packed(cached.total, file.read_bytes(MASKED, 0, summands.spec.packed_bytes), summands.spec)
+    made = RunningSum(cached.total, tuple(sorted(summands.files)))
     if missing or not cache.exists():
         write_file(cache, {TENSOR: made.total}, _names(summands, made.holds))
     return made

@@ -46,8 +46,8 @@ def unmask_job(arguments: Mapping[str, Any]) -> dict[str, Any]:
     Answers the file of the sum, of how many clients it is, and whose shares did not fit; or why there is none.
     """
     state = ServerState.from_json(json.loads(Path(arguments["state"]).read_bytes()))
-    said = json.loads(Path(arguments["revealed"]).read_bytes())
-    opened = fold(state, ((int(place), read("reveal", text)) for place, text in said.items()))
+    revealed = json.loads(Path(arguments["revealed"]).read_bytes())
+    opened = fold(state, ((int(place), read("reveal", text)) for place, text in revealed.items()))
     failed = settled(opened)
     if isinstance(failed, Failed):
         return {"cause": failed.cause, "detail": failed.detail}

@@ -39,19 +39,21 @@ class Remote:
         job: JSON.
         weights, rows, state: tensor files. The answer as JSON, and a tensor file.
         """
-        asked = json.loads(job)
-        assignment = Assignment(**asked["assignment"])
+        request = json.loads(job)
+        assignment = Assignment(**request["assignment"])
         if self._weights[0] != assignment.base:
             self._weights = (assignment.base, decode_tensors(weights.tobytes()))
         try:
-            given = decode_tensors(rows) or rows_of(asked["source"], asked["kind"], self._workplace.plan.manifest)
+            own_rows = decode_tensors(rows) or rows_of(
+                request["source"], request["kind"], self._workplace.plan.manifest
+            )
         except CoterieError as error:
             return json.dumps(error_answer(error)), encode_tensors({})
         answer, tensors = perform(
             self._workplace,
-            asked["kind"],
-            asked["number"],
-            given,
+            request["kind"],
+            request["number"],
+            own_rows,
             decode_tensors(state),
             self._weights[1],
             assignment,

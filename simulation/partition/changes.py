@@ -117,13 +117,13 @@ class LabelNoise:
         return {"change": "label_noise", **asdict(self)}
 
 
-def known_change(told: Mapping[str, Any]) -> Change:
+def known_change(fields: Mapping[str, Any]) -> Change:
     """The change that `to_json` told of. Raises ConfigurationError (``partition_invalid``) for anybody else's."""
     kinds: Mapping[str, Callable[..., Change]] = {"noise": Noise, "turns": Turns, "label_noise": LabelNoise}
-    name = str(told.get("change"))
+    name = str(fields.get("change"))
     require(name in kinds, f"the partition has the change {name!r}, which is not one of {', '.join(kinds)}")
     try:
-        return kinds[name](**{key: value for key, value in told.items() if key != "change"})
+        return kinds[name](**{key: value for key, value in fields.items() if key != "change"})
     except TypeError as error:
         raise refuse(f"the change {name!r} cannot be read: {error}") from error
 

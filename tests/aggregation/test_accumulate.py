@@ -1,7 +1,6 @@
 """Trees of aggregators over real update files: whatever the tree, the version is that of a flat round."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, cast
@@ -143,44 +142,6 @@ def test_any_tree_makes_the_version_of_the_flat_round(rule: str, forest: list[Tr
         kept = read_file(Path(tree.state or ""))
         # Values up to some thousands may cancel, so what is left of them is as near as they were.
         assert all(np.allclose(state[name], kept[name], rtol=1e-13, atol=1e-11) for name in state)
-
-
-@pytest.mark.parametrize("name", ["scaffold", "feddyn"])
-def test_methods_that_count_clients_count_those_below_an_edge(tmp_path: Path, name: str) -> None:
-    parameters = {"clients": 10.0} if name == "scaffold" else {"clients": 10.0, "alpha": 0.1}
-    parts = ("delta", "variate") if name == "scaffold" else ("delta",)
-    cuts = [(0, 19), (19, LAYOUT.size)] if name == "scaffold" else [(0, LAYOUT.size)]
-    sections = tuple(SectionSpec.over(part, LAYOUT, [cut]) for part, cut in zip(parts, cuts, strict=True))
-    manifest = replace(MANIFEST, sections=(*sections, MANIFEST.sections[-1]), algorithm=Named(name, parameters))
-    grove = Grove(tmp_path, manifest)
-    clients = [grove.client(seed, 10 + seed) for seed in range(4)]
-    flat = LAYOUT.flatten(read_file(Path(grove.root(clients).weights)))
-    tree = LAYOUT.flatten(read_file(Path(grove.root([grove.edge(clients[:3])[0], clients[3]]).weights)))
-    np.testing.assert_array_max_ulp(flat, tree, maxulp=1)
-
-
-OF_MEANS: tuple[tuple[str, dict[str, float], str, int], ...] = (
-    ("fednova", {}, "length", 1),
-    ("qfedavg", {"q": 1.0}, "curvature", 1),
-    ("fedexp", {"epsilon": 1e-3}, "square", 1),
-    ("ifca", {"clusters": 3.0}, "choice", 3),
-)
-
-
-@pytest.mark.parametrize(("name", "parameters", "extra", "length"), OF_MEANS)
-def test_methods_that_divide_one_mean_by_another_do_so_at_the_root_only(
-    tmp_path: Path, name: str, parameters: dict[str, float], extra: str, length: int
-) -> None:
-    whole = SectionSpec.over("delta", LAYOUT, [(0, LAYOUT.size)])
-    sections = (whole, SectionSpec.extra(extra, length), MANIFEST.sections[-1])
-    manifest = replace(MANIFEST, sections=sections, algorithm=Named(name, parameters))
-    grove = Grove(tmp_path, manifest)
-    clients = [grove.client(seed, 10 + seed) for seed in range(5)]
-    flat = LAYOUT.flatten(read_file(Path(grove.root(clients).weights)))
-    low = grove.edge([grove.edge(clients[:2])[0], clients[2]])[0]
-    tree = LAYOUT.flatten(read_file(Path(grove.root([low, *clients[3:]]).weights)))
-    np.testing.assert_array_max_ulp(flat, tree, maxulp=1)
-    assert not np.array_equal(flat, LAYOUT.flatten(read_file(grove.base)))
 
 
 def test_an_accumulator_says_what_it_is_of_and_is_the_same_whatever_the_order(grove: Grove) -> None:

@@ -11,7 +11,6 @@ import numpy.typing as npt
 import pytest
 
 from coterie import errors
-from coterie.aggregation.accumulate import Answer, accumulate_updates
 from coterie.aggregation.aggregate import AggregateResult, aggregate_updates
 from coterie.aggregation.plan.manifest import METRIC_RANGE, Manifest, Named, Training
 from coterie.aggregation.private.central import CentralNoise
@@ -382,17 +381,3 @@ def test_an_accumulator_is_no_update_where_noise_is_made_for_one_device(job: Job
     result = aggregate_updates(job.manifest, out=job.folder / "out", central=central, **fields)
     assert [(entry.task, entry.code) for entry in result.rejected] == [("edge", "wrong_kind")]
     assert np.abs(job.vector(result) - job.weights).max() < 0.01
-
-
-def test_bounded_updates_add_up_in_a_tree_as_they_do_flat(job: Job) -> None:
-    rng = np.random.default_rng(6)
-    for weight in (3, 1, 4, 1):
-        job.add(rng.normal(size=LAYOUT.size) * weight, weight)
-    flat = job.run(rule="norm_bound(2)")
-    nodes: list[Path] = []
-    for name, part in (("east", job.updates[:2]), ("west", job.updates[2:])):
-        answer = Answer(task=name, base=sha256_hex(job.base.read_bytes()), reducer="norm_bound(2)")
-        nodes.append(Path(accumulate_updates(job.manifest, answer, updates=part, out=job.folder / name).path))
-    tree = job.run(nodes, rule="norm_bound(2)", out="tree")
-    np.testing.assert_allclose(job.vector(tree), job.vector(flat), rtol=2e-7)
-    assert tree.metrics == flat.metrics and tree.weight == flat.weight

@@ -195,8 +195,8 @@ def simulated(folder: Path, files: Sequence[UpdateFile], rule: str, threads: int
     ),
     st.data(),
 )
-def test_every_host_makes_the_same_version(rule: str, clients: list[Any], data: st.DataObject) -> None:
-    """Over rules, codecs, parts of the model, updates of no weight, and clients that drop out."""
+def test_files_arrays_and_accumulators_make_one_version(rule: str, clients: list[Any], data: st.DataObject) -> None:
+    """Over rules, parts of the model and updates of no weight; over methods, engines and masks see `test_hosts`."""
     with TemporaryDirectory() as name:
         folder = Path(name)
         write_file(folder / "base", LAYOUT.unflatten(BASE))

@@ -63,7 +63,7 @@ def desk(
     trial: Callable[[Provider], ConformanceReport] | None = None,
     watch: Watch | None = None,
 ) -> DeviceProviders:
-    return DeviceProviders(wish, remembered or {}, found=lambda: found, trial=trial or counting([]), watch=watch)
+    return DeviceProviders(wish, remembered or {}, discovery=lambda: found, trial=trial or counting([]), watch=watch)
 
 
 def work_on(compiled: CompiledPlan = PLAN) -> LocalWork:
@@ -190,7 +190,9 @@ def test_verdicts_outlive_the_process_and_spare_the_trial(tmp_path: Path) -> Non
 
 
 def test_a_machine_whose_providers_cannot_be_told_apart_trains_on_the_cpu() -> None:
-    providers = DeviceProviders("Slow", {}, found=lambda: discover([made("Slow"), made("Slow")]), trial=counting([]))
+    providers = DeviceProviders(
+        "Slow", {}, discovery=lambda: discover([made("Slow"), made("Slow")]), trial=counting([])
+    )
     assert np.array_equal(train(providers).sections["delta"], train(None).sections["delta"])
     (absent,) = providers.news()
     assert (absent.provider, absent.state) == ("Slow", "absent") and "two providers called Slow" in absent.reason
@@ -241,7 +243,7 @@ def ends(results):
 
 choice.ADVANTAGE = 1e9
 store = Store(Path(sys.argv[1]))
-desk = DeviceProviders("Ending", store.verdicts.recall(), found=lambda: [made("Ending", ends)], trial=counting([]),
+desk = DeviceProviders("Ending", store.verdicts.recall(), discovery=lambda: [made("Ending", ends)], trial=counting([]),
                        watch=Watch(store.folder / "computing.json"))
 found = PlanTrainer(providers=desk).train(work_on())
 for news in desk.news():

@@ -155,7 +155,7 @@ def _trained(plan: PlanCase, provider: Provider) -> str:
         rows["x"] = rng.integers(0, CLASSES, (10, *plan.feature.shape)).astype(np.int32)
     compiled = plan.compiled()
     trusted = Verdict(identity_of(provider), trusted=True)
-    desk = DeviceProviders(provider.name, {trusted.identity: trusted}, found=lambda: [provider])
+    desk = DeviceProviders(provider.name, {trusted.identity: trusted}, discovery=lambda: [provider])
     work = LocalWork(plan=compiled.plan, task=TASK, weights=compiled.initial, frozen=compiled.frozen, rows=rows)
     results = [
         PlanTrainer(providers=each).train(replace(work, options=TrainOptions(entropy=Random(7).randbytes)))

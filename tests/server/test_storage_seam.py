@@ -106,7 +106,7 @@ def test_parts_in_any_order_with_repeats_join_to_the_whole(objects: Objects, tmp
             start = draw.choice([held, draw.randint(0, held)])
             body.write_bytes(whole[start : start + draw.randint(1, 700)])
             await parts.add("task_1", start, body)
-            held = await parts.held("task_1")
+            held = await parts.received_bytes("task_1")
             assert held == start + body.stat().st_size
         start = draw.randint(0, held)
         body.write_bytes(whole[start:])
@@ -114,7 +114,7 @@ def test_parts_in_any_order_with_repeats_join_to_the_whole(objects: Objects, tmp
         assert joined.read_bytes() == whole
         assert await parts.tasks() == {"task_1"}
         await parts.drop("task_1")
-        assert (await parts.tasks(), await parts.held("task_1")) == (frozenset(), 0)
+        assert (await parts.tasks(), await parts.received_bytes("task_1")) == (frozenset(), 0)
 
     asyncio.run(work())
 
@@ -125,7 +125,7 @@ def test_a_part_that_leaves_a_gap_does_not_count(objects: Objects, tmp_path: Pat
 
     async def work() -> None:
         await UploadParts(objects).add("task_1", 3, body)
-        assert await UploadParts(objects).held("task_1") == 0
+        assert await UploadParts(objects).received_bytes("task_1") == 0
 
     asyncio.run(work())
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from simulation_kit import CLIENTS, experiment, same
+from simulation_kit import CLIENTS, experiment
 
 from coterie.aggregation.horizontal import IFCA, Algorithm, FedAvg, FedSGD, Moon, QFedAvg, Scaffold
 from coterie.aggregation.horizontal.algorithm import ClientPart
@@ -23,12 +23,6 @@ def test_clients_in_one_graph_call_are_the_clients_one_by_one(name: str) -> None
     apart, together = (simulate_full(wanted, CLIENTS, engine=engine) for engine in ("threads", "batched"))
     for tensor, value in apart.weights.items():
         np.testing.assert_allclose(together.weights[tensor], value, rtol=0, atol=1e-6, err_msg=tensor)
-
-
-def test_worker_processes_get_a_method_from_its_plan_alone() -> None:
-    wanted = experiment(algorithm=Scaffold(len(CLIENTS)))
-    here, there = (simulate_full(wanted, CLIENTS, engine=engine, workers=2) for engine in ("threads", "processes"))
-    assert same(here.weights, there.weights)
 
 
 def test_a_client_part_of_ones_own_needs_nothing_but_its_plan() -> None:

@@ -1,4 +1,4 @@
-"""A real Ray cluster of two workers on this machine gives what threads give."""
+"""A real Ray cluster on this machine. That it gives what threads give says `test_hosts`."""
 
 import json
 import os
@@ -10,15 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from ray_kit import NEEDS_RAY
-from simulation_kit import CLIENTS, experiment, rows, same
+from simulation_kit import experiment, rows
 
 from coterie.aggregation.compiling.compile import compile_plan
-from coterie.aggregation.horizontal import Scaffold
 from coterie.errors import DataError
 from coterie.protocol.conversion import to_json
-from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.tensors import encode_tensors
-from coterie.simulation import simulate_full
 from coterie.simulation.engines.job import raise_told
 from coterie.simulation.engines.naming import PLAN_TRAINER
 from coterie.simulation.engines.remote import Remote
@@ -26,19 +23,6 @@ from coterie.simulation.work import Assignment
 
 # Not imported here: the engine imports Ray itself, and says then where it may listen.
 pytestmark = NEEDS_RAY
-
-
-def test_two_workers_of_a_cluster_give_the_weights_of_one_thread_bit_for_bit(tmp_path: Path) -> None:
-    """Of arrays and of files, with a method that keeps state on clients."""
-    policy = RoundPolicy(rounds=2, cohort=4)
-    wanted = experiment(algorithm=Scaffold(clients=6), rounds=policy)
-    expected = simulate_full(wanted, CLIENTS)
-    mixed = [*CLIENTS[:3], *(tmp_path / f"{number}.npz" for number in range(3, 6))]
-    for number in range(3, 6):
-        np.savez(tmp_path / f"{number}.npz", allow_pickle=False, **CLIENTS[number])
-    found = simulate_full(wanted, mixed, engine="ray:local", workers=2)
-    assert same(expected.weights, found.weights)
-    assert [record.bytes_up for record in expected.history] == [record.bytes_up for record in found.history]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")

@@ -186,14 +186,18 @@ class Attempt:
                 self.feed(server.Shared(party.place, self.bundles[party.place]), party.place)
         self.close(server.SecAggPhase.SHARES)
 
-    def mask(self) -> None:
-        """Boxes go out, masked vectors come back."""
+    def mask(self, words: Callable[[int], RingVector] | None = None) -> None:
+        """Boxes go out, masked vectors come back.
+
+        words: what the device of a number brings to the sum; None for `vector`.
+        """
+        brought = vector if words is None else words
         for party in self.active():
             if party.place not in self.coordinator.dealt:
                 continue
             party.step(server.shares_for(self.coordinator, party.place, self.bundles))
             if party.refusal is None:
-                party.state, self.masked[party.place] = client.mask(party.state, vector(party.index))
+                party.state, self.masked[party.place] = client.mask(party.state, brought(party.index))
                 self.feed(server.MaskedArrived(party.place), party.place)
         self.close(server.SecAggPhase.MASKED)
 
