@@ -51,7 +51,7 @@ def check_roster(found: Mapping[int, str], settled: Parameters, asked: Asked) ->
     if strangers > most:
         raise errors.SecureAggregationRefused(
             f"Of the {settled.clients} clients in the roster {strangers} are not endorsed for a subject of their own; "
-            f"secure aggregation withstands at most {most} that side with the coordinator (corrupt {settled.corrupt:g}).",
+            f"the task withstands at most {most} that side with the coordinator (corrupt {settled.corrupt:g}).",
             hint="They may be the coordinator's own. Let the population take endorsed devices only "
             "(coterie policy --endorser KEY), or the researcher choose a larger corrupt.",
             code="secagg_identities",

@@ -78,9 +78,7 @@ def test_an_endorsed_device_is_in_no_sum_with_a_coordinators_own(tmp_path: Path,
 
 
 def test_enough_endorsed_devices_are_in_no_sum_with_more_strangers_than_masks_withstand(tmp_path: Path) -> None:
-    """Three of four are endorsed, as many as each asks for; the fourth may be the coordinator's, and corrupt allows none
-    of four.
-    """
+    """Three of four are endorsed, as many as each asks for; the fourth may be the coordinator's."""
     with lying_coordinator(tmp_path) as lying:
         _, token = lying.submit(wanted())
         for number in range(CLIENTS - 1):
