@@ -30,9 +30,9 @@ from coterie.client_sdk.device.store import Store
 from coterie.client_sdk.device.trainers.base import Stopped, Tensors
 from coterie.client_sdk.device.upload import PIECE, upload
 from coterie.client_sdk.http import is_transient, parsed
-from coterie.errors import InternalError, PolicyRefused, RemoteError, StorageError
+from coterie.errors import InternalError, PolicyRefused, RemoteError, SecureAggregationRefused, StorageError
 from coterie.privacy.secagg import client
-from coterie.privacy.secagg.client_state import ClientState
+from coterie.privacy.secagg.client_state import ClientState, SecAggClientPhase
 from coterie.privacy.secagg.encoding import vector_spec
 from coterie.privacy.secagg.endorsed import NOTHING, Asked
 from coterie.privacy.secagg.masked_file import MaskedHeader, encode_masked
@@ -154,7 +154,7 @@ class SecureCourier:
         Stopped, which leaves the attempt where it is. The caller then forgets it, or comes back.
         """
         record = self.store.attempts.load(task.id)
-        state = _state(task, record)
+        state = self._under_policy(_state(task, record))
         again = True
         try:
             while True:
@@ -170,6 +170,20 @@ class SecureCourier:
                 raise
             cause = str(error.details.get("cause") or "")
             return Ended(masked=record.message in AFTER_MASKING, state="over", cause=cause)
+
+    def _under_policy(self, state: ClientState) -> ClientState:
+        """The state, held to who must be endorsed by the policy of now: the owner may have changed it since the attempt
+        began. Raises SecureAggregationRefused (``secagg_identities``) once a roster was taken by another one.
+        """
+        if not self.endorsed.least or self.endorsed == state.asked:
+            return state
+        if state.phase is SecAggClientPhase.ROSTER:
+            return replace(state, asked=self.endorsed)
+        raise SecureAggregationRefused(
+            "This attempt's clients were counted by another policy than this device has now (min_endorsed, endorsers).",
+            hint="This client sends nothing more in this attempt; the next one is held to the policy of now.",
+            code="secagg_identities",
+        )
 
     async def _answer(
         self, task: Task, state: ClientState, record: AttemptRecord, message: ToClient

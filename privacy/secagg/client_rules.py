@@ -14,7 +14,7 @@ from coterie.privacy.secagg import channel, ring, shamir
 from coterie.privacy.secagg.client_state import ClientState, Held, SecAggClientPhase, Secrets
 from coterie.privacy.secagg.derivations import channel_keys, commitment, own_mask, pair_masks
 from coterie.privacy.secagg.encoding import vector_spec
-from coterie.privacy.secagg.endorsed import check, subjects
+from coterie.privacy.secagg.endorsed import check, check_roster, subjects
 from coterie.privacy.secagg.graph import neighbours
 from coterie.privacy.secagg.keys import check_public
 from coterie.privacy.secagg.masking import masked
@@ -64,7 +64,7 @@ def take_roster(state: ClientState, roster: Roster, host: Host) -> tuple[ClientS
     if state.terms.mode == "consistent":
         _check_everybody(state, roster, own)
     found = subjects(roster.entries, state.asked) if state.asked.least else {}
-    check(found, found, state.asked, "roster")
+    check_roster(found, settled, state.asked)
     known = replace(
         state,
         phase=SecAggClientPhase.SHARES,

@@ -3,12 +3,17 @@
 Secure aggregation and shared noise hide a client among the others of its roster. Who they are the coordinator says, and
 it can bring its own; then they hide nothing. So a client may ask for so many distinct subjects endorsed by issuers of
 its owner's choice, in the roster and again among the survivors (`coterie.protocol.endorsements`).
+
+That many real ones are not enough where more others stand beside them: whoever holds the shares of a threshold of
+neighbours opens one client's vector without any sum. So whoever is not endorsed counts as the coordinator's, and there
+are no more of them than the parameters withstand (`coterie.privacy.secagg.parameters`).
 """
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from coterie import errors
+from coterie.privacy.secagg.parameters import Parameters, share_of
 from coterie.protocol.conversion import Sorted
 from coterie.protocol.secagg import RosterEntry
 
@@ -31,6 +36,27 @@ def subjects(entries: Iterable[RosterEntry], asked: Asked) -> dict[int, str]:
         for entry in entries
         if entry.endorsement is not None and entry.endorsement.is_for(entry.identity, asked.issuers)
     }
+
+
+def check_roster(found: Mapping[int, str], settled: Parameters, asked: Asked) -> None:
+    """Raise errors.SecureAggregationRefused (``secagg_identities``) where too few distinct subjects are in the roster,
+    or so many clients beside them that together they may hold a threshold of shares.
+
+    found: the subjects by place.
+    settled: the parameters of the roster.
+    """
+    if not asked.least:
+        return
+    check(found, found, asked, "roster")
+    strangers, most = settled.clients - len(set(found.values())), share_of(settled.corrupt, settled.clients)
+    if strangers > most:
+        raise errors.SecureAggregationRefused(
+            f"Of the {settled.clients} clients in the roster {strangers} are not endorsed for a subject of their own; "
+            f"the task withstands at most {most} that side with the coordinator (corrupt {settled.corrupt:g}).",
+            hint="They may be the coordinator's own. Let the population take endorsed devices only "
+            "(coterie policy --endorser KEY), or the researcher choose a larger corrupt.",
+            code="secagg_identities",
+        )
 
 
 def check(found: Mapping[int, str], places: Iterable[int], asked: Asked, where: str) -> None:

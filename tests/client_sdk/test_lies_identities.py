@@ -77,6 +77,17 @@ def test_an_endorsed_device_is_in_no_sum_with_a_coordinators_own(tmp_path: Path,
     assert not any(event.get("message") in ("shares", "masked") for events in told for event in events)
 
 
+def test_enough_endorsed_devices_are_in_no_sum_with_more_strangers_than_masks_withstand(tmp_path: Path) -> None:
+    """Three of four are endorsed, as many as each asks for; the fourth may be the coordinator's."""
+    with lying_coordinator(tmp_path) as lying:
+        _, token = lying.submit(wanted())
+        for number in range(CLIENTS - 1):
+            endorsed(tmp_path, number)
+        told = together(lying, token, tmp_path, POLICY)
+    assert [refusals(events) for events in told] == [["secagg_identities"]] * CLIENTS
+    assert not any(event.get("message") in ("shares", "masked") for events in told for event in events)
+
+
 def test_an_endorsement_of_another_key_counts_for_nobody(tmp_path: Path) -> None:
     """The coordinator hands the endorsement of one device to all."""
 

@@ -23,6 +23,7 @@ from coterie.privacy.secagg.masked_file import MaskedHeader, encode_masked
 from coterie.privacy.secagg.ring import reduced
 from coterie.protocol.canonical import sha256_hex
 from coterie.protocol.codecs.table import choose
+from coterie.protocol.conversion import to_json
 from coterie.protocol.secagg import SecureTerms
 from coterie.protocol.tensors import decode_tensors, encode_tensors, read_file
 from coterie.protocol.update import encode_update, read_update
@@ -265,7 +266,7 @@ class Coordinator:
             header=asdict(header),
             sections=[section.model_dump(mode="json") for section in secret.terms.sections],
             vectors=vectors,
-            state=self._write("state", asked.to_json()),
+            state=self._write("state", to_json(asked)),
             revealed=self._write("revealed", revealed),
         )
 
