@@ -33,8 +33,12 @@ Place = str | os.PathLike[str]
 
 
 def start(words: Sequence[str], *, cwd: Place, env: Mapping[str, str], stderr: bool = True) -> "Program":
-    """Start ``coterie`` with these words, without standard input. stderr: whether to read it; else it is dropped."""
-    if sys.platform == "linux":
+    """Start ``coterie`` with these words, without standard input.
+
+    env: with settings of Python's own (``PYTHONPATH``) beside this process's, a new Python is started, which reads them.
+    stderr: whether to read it; else it is dropped.
+    """
+    if sys.platform == "linux" and _of_python(env) == _of_python(os.environ):
         return _prepared().start(words, cwd=cwd, env=env, stderr=stderr)
     return subprocess.Popen(
         [sys.executable, "-m", "coterie.cli.main", *words],
@@ -139,6 +143,10 @@ class Prepared:
 
 Program = Fork | subprocess.Popen[str]
 """What `start` gives."""
+
+
+def _of_python(environment: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in environment.items() if name.startswith("PYTHON")}
 
 
 @cache
