@@ -35,7 +35,7 @@ Place = str | os.PathLike[str]
 def start(words: Sequence[str], *, cwd: Place, env: Mapping[str, str], stderr: bool = True) -> "Program":
     """Start ``coterie`` with these words, without standard input.
 
-    env: with settings of Python's own (``PYTHONPATH``) that this process lacks, a new Python is started, which reads them.
+    env: with settings of Python's own (``PYTHONPATH``) that differ from this process's, a new Python is started.
     stderr: whether to read it; else it is dropped.
     """
     if sys.platform == "linux" and _of_python(env) == _of_python(os.environ):
