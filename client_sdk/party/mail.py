@@ -6,6 +6,7 @@ import asyncio
 import base64
 import os
 import random
+import re
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from coterie.client_sdk.device.signed import SignedLink
 from coterie.client_sdk.http import Answer, is_transient, parsed, problem
 from coterie.client_sdk.party.faults import Faults
 from coterie.errors import RemoteError
+from coterie.protocol.canonical import LARGEST_INTEGER
 from coterie.protocol.session import SEQUENCE_HEADER, Acknowledged, SendReceipt
 from coterie.protocol.wire import read_message
 
@@ -138,13 +140,16 @@ class Mail:
                 await asyncio.sleep(max(0.0, min(left / 1000, SOONEST_S) - (now - asked)))
                 continue
             total = answer.headers.get("Content-Range", "").rpartition("/")[2]
-            size = int(total) if total.isdecimal() else len(answer.content)
-            sequence = answer.headers.get(SEQUENCE_HEADER, "")
-            if not sequence.isdecimal():
+            size = _whole(total)
+            sequence = _whole(answer.headers.get(SEQUENCE_HEADER, ""))
+            if sequence is None:
                 raise RemoteError(
-                    f"The coordinator sent a message without {SEQUENCE_HEADER}.", code="not_a_coordinator"
+                    f"The coordinator sent a message whose {SEQUENCE_HEADER} is no number.",
+                    hint="Is there a proxy between this party and the coordinator that drops or changes headers?",
+                    code="not_a_coordinator",
                 )
-            return Arrived(int(sequence), answer.headers.get("ETag", "").strip('"'), size, answer.content)
+            size = len(answer.content) if size is None else size
+            return Arrived(sequence, answer.headers.get("ETag", "").strip('"'), size, answer.content)
 
     async def rest(self, stage: str, role: str, message: Arrived) -> AsyncIterator[bytes]:
         """All sealed bytes of a message that has arrived, piece by piece."""
@@ -177,3 +182,8 @@ def _read_slice(body: bytes | Path, offset: int, length: int) -> bytes:
     with body.open("rb") as file:
         file.seek(offset, os.SEEK_SET)
         return file.read(length)
+
+
+def _whole(text: str) -> int | None:
+    """A whole number of a header; None for what is none, or more than JSON could carry."""
+    return int(text) if re.fullmatch("[0-9]{1,16}", text) and int(text) <= LARGEST_INTEGER else None

@@ -240,6 +240,18 @@ def test_a_message_that_is_replaced_while_it_is_read_is_refused(coordinator: Ope
     staged(coordinator, tmp_path, act)
 
 
+@pytest.mark.parametrize("number", ["", "-1", "1.5", "9" * 17, "9" * 5000])
+def test_a_message_under_no_number_is_refused(coordinator: Opener, tmp_path: Path, number: str) -> None:
+    async def act(scene: Scene) -> None:
+        await scene.owner.send("rows", "feature", b"true")
+        scene.liar.lie = on(ROWS, lambda told: retold(told, told.content, **{SEQUENCE_HEADER.lower(): number}))
+        await refused("not_a_coordinator", scene.read())
+        scene.liar.lie = None
+        assert await scene.read() == b"true"
+
+    staged(coordinator, tmp_path, act)
+
+
 def test_a_last_message_that_is_withheld_is_missed_by_the_partner_s_name(coordinator: Opener, tmp_path: Path) -> None:
     async def withheld(request: httpx.Request, answer: httpx.Response) -> httpx.Response:
         if request.method == "GET" and answer.headers.get(SEQUENCE_HEADER) == "1":
