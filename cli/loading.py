@@ -5,11 +5,12 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from importlib import import_module
+from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_file_location
 from inspect import signature
 from pathlib import Path
 from traceback import extract_tb
-from types import FunctionType, ModuleType
+from types import CodeType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from coterie.errors import ConfigurationError, CoterieError, ExperimentError, InputError, nearest
@@ -20,6 +21,15 @@ if TYPE_CHECKING:
 _UNKNOWN_ARGUMENT: Final = re.compile(r"(\w+)\.__init__\(\) got an unexpected keyword argument '(\w+)'")
 # How a package of coterie ends its word on a name that it does not have.
 _SAID: Final = re.compile(r" (Did you mean \w+\?|Here that is .+\.)$")
+
+
+class _AsItIs(SourceFileLoader):
+    """Compiles a file whenever it is loaded: what Python keeps of one that was changed twice within a second, to the
+    same length, is of the first change.
+    """
+
+    def get_code(self, fullname: str) -> CodeType:
+        return self.source_to_code(self.get_data(self.path), self.path)
 
 
 def split_target(target: str) -> tuple[Path, str]:
@@ -39,14 +49,15 @@ def load_module(path: Path) -> ModuleType:
     folder = str(path.resolve().parent)
     if folder not in sys.path:
         sys.path.insert(0, folder)
-    spec = spec_from_file_location(path.stem, path.resolve())
-    if spec is None or spec.loader is None:
+    loader = _AsItIs(path.stem, str(path.resolve()))
+    spec = spec_from_file_location(path.stem, path.resolve(), loader=loader)
+    if spec is None or path.suffix != ".py":
         raise ExperimentError(
             f"{path} is not a Python file.", hint="Name a file that ends in .py.", code="experiment_file"
         )
     module = module_from_spec(spec)
     sys.modules[path.stem] = module
-    _in_users_code(path, lambda: spec.loader and spec.loader.exec_module(module))
+    _in_users_code(path, lambda: loader.exec_module(module))
     return module
 
 

@@ -18,6 +18,7 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
@@ -30,6 +31,27 @@ IMPORTED: Final = (
 """The command line, and what commands import when they need it."""
 Streams = tuple[int, int]
 Place = str | os.PathLike[str]
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a command did."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        """Standard output as JSON lines."""
+        return [json.loads(line) for line in self.out.splitlines()]
+
+
+def run(words: Sequence[str], *, cwd: Place, env: Mapping[str, str], timeout: float) -> Done:
+    """Run ``coterie`` with these words to its end. Raises subprocess.TimeoutExpired."""
+    program = start(words, cwd=cwd, env=env)
+    out, err = program.communicate(timeout=timeout)
+    return Done(program.wait(), out, err)
 
 
 def start(words: Sequence[str], *, cwd: Place, env: Mapping[str, str], stderr: bool = True) -> "Program":

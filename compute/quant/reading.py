@@ -1,5 +1,6 @@
 """Reading an inference graph that is to be quantised, and writing it again."""
 
+from collections.abc import Iterable
 from typing import Any, cast
 
 import onnx
@@ -22,6 +23,8 @@ def read_model(model: bytes) -> ModelProto:
         cast(Any, checker).check_model(proto)
     except Exception as error:  # protobuf and the checker raise several classes
         raise GraphRefused(f"The bytes are not an ONNX graph: {first_line(error)}") from error
+    if not _is_text(proto):
+        raise GraphRefused("The bytes are not an ONNX graph: a name in it is not UTF-8.")
     opset = max((entry.version for entry in proto.opset_import if entry.domain in ("", "ai.onnx")), default=0)
     if opset < _LEAST_OPSET:
         raise GraphRefused(
@@ -50,6 +53,18 @@ def read_model(model: bytes) -> ModelProto:
                 hint="Start from the float model.",
             )
     return proto
+
+
+def _is_text(message: Any) -> bool:
+    """Whether every text in a message is one: protobuf gives what is not UTF-8 as bytes, and takes it nowhere."""
+    for field, value in message.ListFields():
+        single = isinstance(value, str | bytes) or hasattr(value, "ListFields")
+        values: Iterable[Any] = (value,) if single else value
+        if field.type == field.TYPE_STRING and any(isinstance(each, bytes) for each in values):
+            return False
+        if field.type == field.TYPE_MESSAGE and not all(_is_text(each) for each in values):
+            return False
+    return True
 
 
 def attribute(node: Any, name: str, default: Any) -> Any:

@@ -1,32 +1,16 @@
 """The command line as a user meets it: a program in a process of its own, in an empty folder."""
 
-import json
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.prepared import start
+from tests import prepared
+from tests.prepared import Done
 
 sys.path.insert(0, str(Path(__file__).parent))
-
-
-@dataclass(frozen=True)
-class Done:
-    """What a command did."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def events(self) -> list[dict[str, Any]]:
-        """Standard output as JSON lines."""
-        return [json.loads(line) for line in self.out.splitlines()]
 
 
 Coterie = Callable[..., Done]
@@ -44,8 +28,6 @@ def coterie(tmp_path: Path, environment: dict[str, str]) -> Coterie:
     """Runs `coterie …` in the test's folder."""
 
     def run(*words: str, timeout: float = 120.0, cwd: Path = tmp_path, **more: str) -> Done:
-        program = start(words, cwd=cwd, env={**environment, **more})
-        out, err = program.communicate(timeout=timeout)
-        return Done(program.wait(), out, err)
+        return prepared.run(words, cwd=cwd, env={**environment, **more}, timeout=timeout)
 
     return run

@@ -1,5 +1,6 @@
 """Every way in which a researcher's file can be wrong has an error that names the line."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,18 @@ def test_what_the_file_raises_is_told_with_its_line(tmp_path: Path, text: str, s
         load_module(_file(tmp_path, text))
     assert says in str(caught.value)
     assert caught.value.reason == "experiment_file"
+
+
+def test_a_file_that_changed_within_a_second_is_loaded_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.dont_write_bytecode", False)
+    seen: list[int] = []
+    for number in range(3):
+        path = _file(tmp_path, f"x = {number}\n")
+        os.utime(path, (1e9, 1e9))
+        seen.append(load_module(path).x)
+    assert seen == [0, 1, 2]
 
 
 def test_a_missing_file_and_a_missing_name_are_named(tmp_path: Path) -> None:

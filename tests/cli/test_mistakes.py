@@ -15,15 +15,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from conftest import Done
 from test_flow import PROGRAM, next_event, running
 
 from coterie.cli import doctor
 from coterie.cli.main import run
 from coterie.protocol.files import storage_error
+from tests import prepared
 from tests.patience import patience
 from tests.ports import steady_port
-from tests.prepared import start
+from tests.prepared import Done, start
 
 ROOT = Path(__file__).resolve().parents[2]
 TOKEN = re.compile(r"--token (\S+)")
@@ -74,9 +74,7 @@ class Place:
     environment: dict[str, str]
 
     def run(self, *words: str) -> Done:
-        program = start(words, cwd=self.folder, env=self.environment)
-        out, err = program.communicate(timeout=patience(60))
-        return Done(program.wait(), out, err)
+        return prepared.run(words, cwd=self.folder, env=self.environment, timeout=patience(60))
 
     def client(self, data: str, *more: str) -> tuple[str, ...]:
         return ("client", self.url, "--token", self.token, "--data", data, "--once", *more)

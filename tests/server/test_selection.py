@@ -53,6 +53,16 @@ async def takers(devices: Sequence[Device]) -> dict[int, Task]:
     return {number: task for number, task in asked.items() if task is not None}
 
 
+async def chosen(devices: Sequence[Device], count: int) -> dict[int, Task]:
+    """Who gets a task of a round that begins a moment after the one before."""
+    found: dict[int, Task] = {}
+    async with asyncio.timeout(patience(10)):
+        while len(found) < count:
+            found |= await takers(devices)
+            await asyncio.sleep(0.05)
+    return found
+
+
 # Long windows, so that what is kept for the chosen stays kept while a test looks.
 SLOW: dict[str, Any] = {"retry_floor_s": 20.0, "retry_idle_s": 20.0}
 
@@ -68,11 +78,7 @@ def test_the_tasks_of_a_round_are_kept_for_those_it_chooses(coordinator: Opener)
             for number, task in first.items():
                 await train(devices[number], task)
             await operator.until_round(experiment, 1, "committed")
-            second: dict[int, Task] = {}
-            async with asyncio.timeout(patience(10)):
-                while len(second) < 2:
-                    await asyncio.sleep(0.05)
-                    second |= await takers(devices)
+            second = await chosen(devices, 2)
             assert set(second) == {0, 1, 2, 3} - set(first)
 
     run(work())
@@ -100,7 +106,7 @@ def test_power_of_choice_asks_the_unknown_then_the_highest_loss(coordinator: Ope
             experiment = await operator.experiment(rounds=4, cohort=1, selection="power_of_choice(3)", deadline_s=300.0)
             order: list[int] = []
             for number in (1, 2, 3, 4):
-                ((who, task),) = (await takers(devices)).items()
+                ((who, task),) = (await chosen(devices, 1)).items()
                 await train(devices[who], task, loss=float(1 + who))
                 await operator.until_round(experiment, number, "committed")
                 order.append(who)

@@ -314,6 +314,13 @@ def test_settings_that_do_not_exist_are_refused_by_name(fields: dict[str, Any], 
         QuantSettings(**fields)
 
 
+def test_a_file_with_a_name_that_is_no_text_is_refused() -> None:
+    model, calibration, _ = small_cnn()
+    name = ModelProto.FromString(model).graph.node[-1].name.encode()
+    with pytest.raises(GraphRefused, match="a name in it is not UTF-8"):
+        quantise(model.replace(name, b"\x80" + name[1:]), [{"x": calibration[:2]}])
+
+
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_damaged_files_are_refused_and_never_crash(data: st.DataObject) -> None:
