@@ -330,18 +330,18 @@ def _combinations(experiment: Experiment) -> tuple[tuple[bool, str], ...]:
 
 
 def initial_tensors(
-    given: Mapping[str, npt.NDArray[Any]], shapes: Mapping[str, tuple[int, ...]]
+    weights: Mapping[str, npt.NDArray[Any]], shapes: Mapping[str, tuple[int, ...]]
 ) -> dict[str, npt.NDArray[np.float32]]:
     """First weights, checked: exactly these names and shapes, float32 and finite.
 
     Raises errors.ExperimentError (``initial_mismatch``) naming the tensor.
     """
-    for wrong, what in ((set(shapes) - set(given), "lack"), (set(given) - set(shapes), "name the unknown tensor")):
+    for wrong, what in ((set(shapes) - set(weights), "lack"), (set(weights) - set(shapes), "name the unknown tensor")):
         if wrong:
             raise errors.ExperimentError(f"The initial weights {what} {min(wrong)!r}.", code="initial_mismatch")
     tensors: dict[str, npt.NDArray[np.float32]] = {}
     for name, shape in shapes.items():
-        array = np.asarray(given[name])
+        array = np.asarray(weights[name])
         if array.shape != shape or array.dtype.kind != "f":
             raise errors.ExperimentError(
                 f"Initial tensor {name!r} must be floats {list(shape)}; got {array.dtype} {list(array.shape)}.",

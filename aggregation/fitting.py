@@ -1,6 +1,6 @@
 """Whether the parts of an experiment go together: one list of rules over `Terms`, the same for Python and for REST."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -92,15 +92,20 @@ def _hyper(terms: Terms) -> Rules:
 
 
 def _numbers(terms: Terms) -> Rules:
-    scheduled = terms.rounds.hyper_schedule or {}
-    # What an optimizer refuses when it is made, a schedule must not bring in later.
-    negative = sorted(
-        name for name in set(scheduled) & set(terms.hyper) if min(scheduled[name]) < 0 <= terms.hyper[name]
+    set_by: Sequence[tuple[str, Mapping[str, Sequence[float]]]] = (
+        ("hyper", {name: (value,) for name, value in terms.overrides.items()}),
+        ("hyper_schedule", terms.rounds.hyper_schedule or {}),
     )
-    given = [*terms.overrides.values(), *(value for values in scheduled.values() for value in values)]
+    return tuple(rule for field, values in set_by for rule in _numbers_of(field, values, terms.hyper))
+
+
+def _numbers_of(field: str, values: Mapping[str, Sequence[float]], defaults: Mapping[str, float]) -> Rules:
+    # What an optimizer refuses when it is made, a request must not bring in later.
+    negative = sorted(name for name, each in values.items() if name in defaults and min(each) < 0 <= defaults[name])
+    large = sorted(name for name, each in values.items() if max(map(abs, each)) > _LARGEST)
     return (
-        (all(abs(value) <= _LARGEST for value in given), "hyper_schedule holds a number that does not fit float32"),
-        (not negative, f"hyper_schedule makes {', '.join(negative)} negative, which the experiment has not"),
+        (not large, f"{field} sets {', '.join(large)} to a number that does not fit float32"),
+        (not negative, f"{field} makes {', '.join(negative)} negative, which the experiment has not"),
     )
 
 
@@ -218,9 +223,9 @@ RULES: Sequence[tuple[str, Callable[[Terms], Rules]]] = (
     ("evaluation_unsupported", _evaluation),
     ("experiment_combination", _combinations),
 )
+"""The code of a refusal, and its rules: (whether it holds, what is said where it does not)."""
 OF_MODELS: Sequence[tuple[str, Callable[[Terms], Rules]]] = (
     ("experiment_combination", _models),
     ("broadcast_statistics", _broadcast),
 )
 """As `RULES`, of what only a compiled model says: they come last, so that the first refusal is the same before."""
-"""The code of a refusal, and its rules: (whether it holds, what is said where it does not)."""

@@ -149,17 +149,17 @@ def _pointer(place: Iterable[int | str]) -> str:
     return "".join("/" + str(part)[:64].replace("~", "~0").replace("/", "~1") for part in place)
 
 
-def _difference(written: object, given: object, place: str = "") -> tuple[str, str]:
-    """Where what was given is first not what is written of it, and why."""
-    if isinstance(written, dict) and isinstance(given, dict):
-        ours, theirs = cast(dict[str, object], written), cast(dict[str, object], given)
+def _difference(written: object, value: object, place: str = "") -> tuple[str, str]:
+    """Where a value is first not what is written of it, and why."""
+    if isinstance(written, dict) and isinstance(value, dict):
+        ours, theirs = cast(dict[str, object], written), cast(dict[str, object], value)
         for name in [*ours, *theirs]:
             if name not in theirs or name not in ours:
                 return place + _pointer((name,)), "Field required" if name in ours else "leave it out: it says nothing"
             if ours[name] != theirs[name]:
                 return _difference(ours[name], theirs[name], place + _pointer((name,)))
-    if isinstance(written, list) and isinstance(given, list):
-        for at, (one, other) in enumerate(zip(cast(list[object], written), cast(list[object], given), strict=False)):
+    if isinstance(written, list) and isinstance(value, list):
+        for at, (one, other) in enumerate(zip(cast(list[object], written), cast(list[object], value), strict=False)):
             if one != other:
                 return _difference(one, other, f"{place}/{at}")
     return place, "this is not how such a value is written"

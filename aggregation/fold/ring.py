@@ -145,7 +145,7 @@ def _decode_groups(manifest: Manifest, opening: Opening, sums: Sequence[Summed],
         weight=float(sum(group.weight for group in decoded)),
         metrics=measured(manifest, totals[METRICS], sum(group.examples for group in decoded)).sums,
         clipped=sum(group.clipped for group in decoded),
-        clamped=sum(group.held for group in decoded),
+        clamped=sum(group.clamped for group in decoded),
         state=kept,
         dropped=dropped,
     )

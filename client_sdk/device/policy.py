@@ -12,7 +12,7 @@ from coterie.aggregation.plan.check import PlanLimits
 from coterie.aggregation.plan.stage import Stage
 from coterie.client_sdk.device.promise import check_promise
 from coterie.errors import ConfigurationError, PolicyRefused
-from coterie.privacy.secagg.endorsed import NOTHING, Asked
+from coterie.privacy.secagg.endorsed import NO_ENDORSEMENT, EndorsementRule
 from coterie.privacy.secagg.parameters import LEAST_CLIENTS
 from coterie.protocol.claims import PrivacyTerms
 from coterie.protocol.device import Task
@@ -179,9 +179,9 @@ class DevicePolicy:
         return next((name for name in NEED_SECRECY if getattr(self, name) is not None), None)
 
     @property
-    def endorsed(self) -> Asked:
+    def endorsed(self) -> EndorsementRule:
         """Who must be endorsed in an attempt of secure aggregation."""
-        return NOTHING if self.min_endorsed is None else Asked(self.endorsers, self.min_endorsed)
+        return NO_ENDORSEMENT if self.min_endorsed is None else EndorsementRule(self.endorsers, self.min_endorsed)
 
     def weight_cap(self, task: Task) -> int:
         """The most examples to claim for a task."""

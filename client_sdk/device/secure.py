@@ -34,7 +34,7 @@ from coterie.errors import InternalError, PolicyRefused, RemoteError, SecureAggr
 from coterie.privacy.secagg import client
 from coterie.privacy.secagg.client_state import ClientState, SecAggClientPhase
 from coterie.privacy.secagg.encoding import vector_spec
-from coterie.privacy.secagg.endorsed import NOTHING, Asked
+from coterie.privacy.secagg.endorsed import NO_ENDORSEMENT, EndorsementRule
 from coterie.privacy.secagg.masked_file import MaskedHeader, encode_masked
 from coterie.privacy.secagg.ring import WORD, RingVector
 from coterie.privacy.secagg.roster import model_digest
@@ -111,7 +111,7 @@ class SecureCourier:
     emit: Emit
     stop: Flag
     piece: int = PIECE
-    endorsed: Asked = NOTHING
+    endorsed: EndorsementRule = NO_ENDORSEMENT
     endorsement: Endorsement | None = None
     rng: random.Random = field(default_factory=random.SystemRandom)
     before_masked: Callable[[Task], Awaitable[None]] = _no_answer
@@ -129,7 +129,7 @@ class SecureCourier:
             model=model_digest(task),
             identity=self.store.key,
             floor=self.floor,
-            asked=self.endorsed,
+            required=self.endorsed,
             endorsement=self.endorsement,
         )
         record = AttemptRecord(
@@ -175,10 +175,10 @@ class SecureCourier:
         """The state, held to who must be endorsed by the policy of now: the owner may have changed it since the attempt
         began. Raises SecureAggregationRefused (``secagg_identities``) once a roster was taken by another one.
         """
-        if not self.endorsed.least or self.endorsed == state.asked:
+        if not self.endorsed.least or self.endorsed == state.required:
             return state
         if state.phase is SecAggClientPhase.ROSTER:
-            return replace(state, asked=self.endorsed)
+            return replace(state, required=self.endorsed)
         raise SecureAggregationRefused(
             "This attempt's clients were counted by another policy than this device has now (min_endorsed, endorsers).",
             hint="This client sends nothing more in this attempt; the next one is held to the policy of now.",

@@ -102,15 +102,15 @@ TOLERANCE = 1e-4
 """Noise that was calibrated for a target ε meets it but for rounding; less than this share above is no excess."""
 
 
-def refusal(found: Excess) -> errors.Conflict:
+def refusal(excess: Excess) -> errors.Conflict:
     """The error of a cost that may not be paid."""
     return errors.Conflict(
-        f"The privacy budget does not allow this: {found.sentence}.",
+        f"The privacy budget does not allow this: {excess.sentence}.",
         hint="Ask for more noise or fewer rounds, or let the operator raise the limit.",
-        code=found.reason,
-        epsilon=_finite(found.epsilon),
-        limit=found.bound.epsilon,
-        delta=found.bound.delta,
+        code=excess.reason,
+        epsilon=_finite(excess.epsilon),
+        limit=excess.bound.epsilon,
+        delta=excess.bound.delta,
     )
 
 

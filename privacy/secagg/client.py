@@ -28,7 +28,7 @@ from coterie.privacy.entropy import Entropy, draw
 from coterie.privacy.secagg import client_rules as rules
 from coterie.privacy.secagg.client_rules import Host, Vector
 from coterie.privacy.secagg.client_state import Answered, ClientState, SecAggClientPhase, Secrets
-from coterie.privacy.secagg.endorsed import NOTHING, Asked
+from coterie.privacy.secagg.endorsed import NO_ENDORSEMENT, EndorsementRule
 from coterie.privacy.secagg.keys import KeyPair
 from coterie.privacy.secagg.parameters import LEAST_CLIENTS
 from coterie.privacy.secagg.ring import RingVector
@@ -115,7 +115,7 @@ def begin(
     model: str,
     identity: SigningKey,
     floor: int = LEAST_CLIENTS,
-    asked: Asked = NOTHING,
+    required: EndorsementRule = NO_ENDORSEMENT,
     endorsement: Endorsement | None = None,
     entropy: Entropy = urandom,
 ) -> tuple[ClientState, AdvertiseKeys]:
@@ -124,7 +124,7 @@ def begin(
     terms, device, plan (its id): as the signed task says them.
     model: `roster.model_digest` of that task.
     floor: the fewest clients that this device agrees to be one of.
-    asked: how many of them must be endorsed, and by whom; only in the mode ``consistent`` is everybody seen.
+    required: how many of them must be endorsed, and by whom; only in the mode ``consistent`` is everybody seen.
     endorsement: of this device's identity.
     Raises errors.SecureAggregationRefused (``secagg_cohort``, ``secagg_identities``) where the terms allow no such
     attempt.
@@ -135,7 +135,7 @@ def begin(
             hint="Lower min_cohort in the device's policy file, if its owner agrees to be one of so few.",
             code="secagg_cohort",
         )
-    if asked.least and terms.mode != "consistent":
+    if required.least and terms.mode != "consistent":
         raise errors.SecureAggregationRefused(
             f"In the mode {terms.mode} a client sees its neighbours only, so it cannot count who is endorsed.",
             hint='The researcher can choose it: SecureAggregation(mode="consistent").',
@@ -153,7 +153,7 @@ def begin(
         floor=floor,
         advertised=RosterEntry(position=0, device=device, identity=identity.public, **advertised.model_dump()),
         secrets=Secrets(mask_key.private, channel_key.private, draw(entropy, 32)),
-        asked=asked,
+        required=required,
     )
     return state, advertised
 
@@ -207,13 +207,13 @@ def diagram() -> str:
     return "\n".join([*lines, f"    {SecAggClientPhase.ENDED.value} --> [*]"]) + "\n"
 
 
-def _earlier_answer(state: ClientState, message: ToClient, told: str) -> Answer | None:
+def _earlier_answer(state: ClientState, message: ToClient, digest: str) -> Answer | None:
     """The answer that was given to this very message before."""
     phase = _PHASE_OF[type(message)]
     before = state.answered.get(phase)
     if before is None:
         raise _out_of_turn(state, type(message).__name__)
-    if before.digest != told:
+    if before.digest != digest:
         raise errors.SecureAggregationRefused(
             f"The coordinator sent two different messages {type(message).__name__} in one attempt; the first one was "
             "answered, and nothing else will be.",

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from coterie import errors
 from coterie.privacy.entropy import Entropy
 from coterie.privacy.secagg import channel, ring, shamir
-from coterie.privacy.secagg.client_state import ClientState, Held, SecAggClientPhase, Secrets
+from coterie.privacy.secagg.client_state import ClientState, Entrusted, SecAggClientPhase, Secrets
 from coterie.privacy.secagg.derivations import channel_keys, commitment, own_mask, pair_masks
 from coterie.privacy.secagg.encoding import vector_spec
 from coterie.privacy.secagg.endorsed import check, check_roster, subjects
@@ -63,8 +63,8 @@ def take_roster(state: ClientState, roster: Roster, host: Host) -> tuple[ClientS
     own = state.advertised.model_copy(update={"position": roster.position})
     if state.terms.mode == "consistent":
         _check_everybody(state, roster, own)
-    found = subjects(roster.entries, state.asked) if state.asked.least else {}
-    check_roster(found, settled, state.asked)
+    endorsed = subjects(roster.entries, state.required) if state.required.least else {}
+    check_roster(endorsed, settled, state.required)
     known = replace(
         state,
         phase=SecAggClientPhase.SHARES,
@@ -73,7 +73,7 @@ def take_roster(state: ClientState, roster: Roster, host: Host) -> tuple[ClientS
         roster=roster.digest,
         neighbours=entries,
         identities=tuple(entry.identity for entry in roster.entries) if state.terms.mode == "consistent" else (),
-        subjects=found,
+        subjects=endorsed,
     )
     channels = channel_keys(known.context, own, secrets_of(state).channel_key, entries)
     return replace(known, channels=channels), _deal(known, channels, host)
@@ -174,7 +174,7 @@ def take_shares(state: ClientState, message: SharesFor, host: Host) -> tuple[Cli
             "own mask could not be removed from the sum",
             code="secagg_neighbours",
         )
-    held: dict[int, Held] = {}
+    shares: dict[int, Entrusted] = {}
     for place, box in message.boxes.items():
         about = channel.associated(state.context, BOX_PHASE, place, state.position)
         try:
@@ -185,16 +185,16 @@ def take_shares(state: ClientState, message: SharesFor, host: Host) -> tuple[Cli
             raise _refused(
                 f"Of device {device}, place {place}: {error.message.rstrip('.')}", code="secagg_box"
             ) from None
-        held[place] = _shares_in_box(place, both)
-    return replace(state, phase=SecAggClientPhase.VECTOR, channels={}, held=held), None
+        shares[place] = _shares_in_box(place, both)
+    return replace(state, phase=SecAggClientPhase.VECTOR, channels={}, shares=shares), None
 
 
-def _shares_in_box(place: int, both: bytes) -> Held:
+def _shares_in_box(place: int, both: bytes) -> Entrusted:
     if len(both) != BOXED:
         raise _refused(f"The box of place {place} holds {len(both)} bytes, not {BOXED}", code="secagg_box")
     shares = to_base64(both[: BOXED // 2]), to_base64(both[BOXED // 2 :])
     decode_shares(shares)
-    return Held(*shares)
+    return Entrusted(*shares)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -220,7 +220,7 @@ def mask_again(state: ClientState, vector: Vector) -> tuple[ClientState, bytes]:
 
 def _masked(state: ClientState, vector: Vector) -> bytes:
     secrets, spec = secrets_of(state), vector_spec(state.terms.sections)
-    partners = {place: state.neighbours[place].mask_key for place in state.held}
+    partners = {place: state.neighbours[place].mask_key for place in state.shares}
     own = own_mask(state.context, state.position, secrets.seed)
     pairs = pair_masks(state.context, state.position, secrets.mask_key, state.advertised.mask_key, partners)
     try:
@@ -236,7 +236,7 @@ def take_survivors(state: ClientState, message: Survivors, host: Host) -> tuple[
         raise _refused("The digest of the list of survivors is not that of the list", code="secagg_survivors")
     if state.position not in alive:
         raise _refused("The coordinator counts this client as dropped out, though it is here", code="secagg_survivors")
-    if not alive <= dealt or dealt & state.neighbours.keys() != frozenset(state.held):
+    if not alive <= dealt or dealt & state.neighbours.keys() != frozenset(state.shares):
         raise _refused(
             "The list of survivors does not match the masks that were made: a survivor dealt no shares, or the "
             "boxes received and the survivors listed differ",
@@ -248,8 +248,8 @@ def take_survivors(state: ClientState, message: Survivors, host: Host) -> tuple[
             f"{len(alive)} of {state.clients} clients survived; this client opens no sum of fewer than {least}",
             code="secagg_cohort",
         )
-    check(state.subjects, alive, state.asked, "list of survivors")
-    near = len(alive & state.held.keys())
+    check(state.subjects, alive, state.required, "list of survivors")
+    near = len(alive & state.shares.keys())
     if near < state.parameters.threshold:
         raise _refused(
             f"{near} neighbours survived; the threshold is {state.parameters.threshold}", code="secagg_neighbours"
@@ -294,10 +294,10 @@ def reveal(state: ClientState, alive: frozenset[int]) -> tuple[ClientState, Reve
     The secrets end here, before the answer leaves: there is nothing left that a second question could be answered from.
     """
     answer = Reveal(
-        self_shares={place: held.seed for place, held in state.held.items() if place in alive},
-        mask_shares={place: held.mask_key for place, held in state.held.items() if place not in alive},
+        self_shares={place: share.seed for place, share in state.shares.items() if place in alive},
+        mask_shares={place: share.mask_key for place, share in state.shares.items() if place not in alive},
     )
-    return replace(state, phase=SecAggClientPhase.OUTCOME, secrets=None, held={}), answer
+    return replace(state, phase=SecAggClientPhase.OUTCOME, secrets=None, shares={}), answer
 
 
 def take_outcome(state: ClientState, message: Outcome, host: Host) -> tuple[ClientState, None]:

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 from coterie.privacy.secagg.context import Context
-from coterie.privacy.secagg.endorsed import NOTHING, Asked
+from coterie.privacy.secagg.endorsed import NO_ENDORSEMENT, EndorsementRule
 from coterie.privacy.secagg.parameters import Parameters, parameters
 from coterie.privacy.secagg.roster import context_of
 from coterie.privacy.secagg.stored import restored
@@ -39,7 +39,7 @@ class Secrets:
 
 
 @dataclass(frozen=True)
-class Held:
+class Entrusted:
     """What a neighbour entrusted to the client: one share of the seed of its own mask, one of its mask key (base64)."""
 
     seed: str = field(repr=False)
@@ -67,10 +67,10 @@ class ClientState:
     clients, roster: how many clients the roster has, and its digest.
     neighbours: their entries.
     channels: the keys of the boxes to and from them, until theirs are opened.
-    held: the shares of those neighbours that dealt theirs.
+    shares: the shares of those neighbours that dealt theirs.
     vector: SHA-256 of the packed masked vector.
     alive, listed: the survivors that were accepted, and the list's digest.
-    asked: who must be endorsed.
+    required: who must be endorsed.
     subjects: who is, by place.
     identities: mode ``consistent``: everybody's identity key by place.
     answered: phase → the message that ended it.
@@ -88,12 +88,12 @@ class ClientState:
     neighbours: Mapping[int, RosterEntry] = field(default_factory=dict[int, RosterEntry])
     identities: tuple[str, ...] = ()
     channels: Mapping[int, bytes] = field(default_factory=dict[int, bytes])
-    held: Mapping[int, Held] = field(default_factory=dict[int, Held])
+    shares: Mapping[int, Entrusted] = field(default_factory=dict[int, Entrusted])
     vector: str | None = None
     alive: str = ""
     listed: str = ""
     answered: Mapping[SecAggClientPhase, Answered] = field(default_factory=dict[SecAggClientPhase, Answered])
-    asked: Asked = NOTHING
+    required: EndorsementRule = NO_ENDORSEMENT
     subjects: Mapping[int, str] = field(default_factory=dict[int, str])
     format: Literal[1] = 1
 
@@ -120,7 +120,7 @@ class ClientState:
 
     def without_secrets(self) -> "ClientState":
         """The state once there is nothing left to say: nobody who reads it later learns anything that was secret."""
-        return replace(self, phase=SecAggClientPhase.ENDED, secrets=None, channels={}, held={}, answered={})
+        return replace(self, phase=SecAggClientPhase.ENDED, secrets=None, channels={}, shares={}, answered={})
 
     def __repr__(self) -> str:
         return f"ClientState(attempt={self.terms.attempt}, awaits={self.awaits}, position={self.position})"

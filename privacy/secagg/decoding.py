@@ -25,14 +25,14 @@ class Decoded:
 
     sections: name → float64; sums over clients, of a weighted mean those of weight times vector.
     weight, examples: sums.
-    clipped, held: how many clients these were (see `Encoded`).
+    clipped, clamped: how many clients these were (see `Encoded`).
     """
 
     clients: int
     weight: int
     examples: int
     clipped: int
-    held: int
+    clamped: int
     sections: Mapping[str, Vector]
 
 
@@ -59,11 +59,12 @@ def decode(
         raise errors.UpdateRefused(
             f"The sum has {total.size} numbers; its sections have {spec_of_all.length}.", code="wrong_length"
         )
-    clients, weight, examples, clipped, held = (int(number) for number in total[: len(COUNTED)])
+    clients, weight, examples, clipped, clamped = (int(number) for number in total[: len(COUNTED)])
+    most = max(clipped, clamped)
     for holds, code, message in (
         (clients == survivors, "bad_clients", f"it counts {clients} clients, and it is of {survivors}"),
         (weight <= survivors * weight_cap, "bad_weight", f"its weight is {weight}; each client may weigh {weight_cap}"),
-        (max(clipped, held) <= survivors, "bad_clients", f"it counts {max(clipped, held)} of {survivors} clients"),
+        (most <= survivors, "bad_clients", f"it counts {most} of {survivors} clients"),
     ):
         if not holds:
             raise errors.UpdateRefused(
@@ -89,7 +90,7 @@ def decode(
             low, step = line_of(section)
             found[spec.name] = part.astype(np.float64) * step + units * low
         at += section.values
-    return Decoded(clients, weight, examples, clipped, held, found)
+    return Decoded(clients, weight, examples, clipped, clamped, found)
 
 
 def _check_reach(section: SecureSection, part: RingVector, units: int) -> None:

@@ -73,12 +73,12 @@ class Binding:
 @dataclass(frozen=True)
 class Encoded:
     """vector: uint32, one word for every coordinate of `vector_spec`. clipped: whether a vector was longer than the
-    public norm, or lay so unevenly that the grid's ends cut it. held: whether a sum was held to the public range.
+    public norm, or lay so unevenly that the grid's ends cut it. clamped: whether a sum was held to the public range.
     """
 
     vector: RingVector = field(repr=False)
     clipped: bool
-    held: bool
+    clamped: bool
 
 
 class Described(NamedTuple):
@@ -158,7 +158,7 @@ def encode(
         )
     _check_room(sections, specs, weight_cap)
     out = np.empty(sum(section.values for section in sections), np.uint32)
-    examples, clipped, held, secret, at = 0, False, False, False, sections[0].values
+    examples, clipped, clamped, secret, at = 0, False, False, False, sections[0].values
     for section, spec in paired(sections, specs):
         vector = _vector_of(spec, vectors) if section.encoding == "noised" else _checked_vector(spec, vectors)
         if spec.name == METRICS:
@@ -181,11 +181,11 @@ def encode(
             clipped |= cut
         else:
             numbers, cut = _fixed_point(section, vector, rounding)
-            held |= cut
+            clamped |= cut
         np.multiply(numbers, np.uint32(units), out=out[at : at + section.values], casting="unsafe")
         at += section.values
-    out[: sections[0].values] = (1, 1, 0, 0, 0) if secret else (1, weight, examples, clipped, held)
-    return Encoded(out, bool(clipped), bool(held))
+    out[: sections[0].values] = (1, 1, 0, 0, 0) if secret else (1, weight, examples, clipped, clamped)
+    return Encoded(out, bool(clipped), bool(clamped))
 
 
 def paired(

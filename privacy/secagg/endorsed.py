@@ -19,36 +19,36 @@ from coterie.protocol.secagg import RosterEntry
 
 
 @dataclass(frozen=True)
-class Asked:
+class EndorsementRule:
     """What a client asks for: at least so many subjects, its own among them, endorsed by one of these issuers."""
 
     issuers: Sorted[str] = frozenset()
     least: int = 0
 
 
-NOTHING = Asked()
+NO_ENDORSEMENT = EndorsementRule()
 
 
-def subjects(entries: Iterable[RosterEntry], asked: Asked) -> dict[int, str]:
+def subjects(entries: Iterable[RosterEntry], rule: EndorsementRule) -> dict[int, str]:
     """The subject behind each place that one of the issuers endorses."""
     return {
         entry.position: entry.endorsement.subject
         for entry in entries
-        if entry.endorsement is not None and entry.endorsement.is_for(entry.identity, asked.issuers)
+        if entry.endorsement is not None and entry.endorsement.is_for(entry.identity, rule.issuers)
     }
 
 
-def check_roster(found: Mapping[int, str], settled: Parameters, asked: Asked) -> None:
+def check_roster(endorsed: Mapping[int, str], settled: Parameters, rule: EndorsementRule) -> None:
     """Raise errors.SecureAggregationRefused (``secagg_identities``) where too few distinct subjects are in the roster,
     or so many clients beside them that together they may hold a threshold of shares.
 
-    found: the subjects by place.
+    endorsed: the subjects by place.
     settled: the parameters of the roster.
     """
-    if not asked.least:
+    if not rule.least:
         return
-    check(found, found, asked, "roster")
-    strangers, most = settled.clients - len(set(found.values())), share_of(settled.corrupt, settled.clients)
+    check(endorsed, endorsed, rule, "roster")
+    strangers, most = settled.clients - len(set(endorsed.values())), share_of(settled.corrupt, settled.clients)
     if strangers > most:
         raise errors.SecureAggregationRefused(
             f"Of the {settled.clients} clients in the roster {strangers} are not endorsed for a subject of their own; "
@@ -59,17 +59,17 @@ def check_roster(found: Mapping[int, str], settled: Parameters, asked: Asked) ->
         )
 
 
-def check(found: Mapping[int, str], places: Iterable[int], asked: Asked, where: str) -> None:
+def check(endorsed: Mapping[int, str], places: Iterable[int], rule: EndorsementRule, where: str) -> None:
     """Raise errors.SecureAggregationRefused (``secagg_identities``) where too few distinct subjects are at these
     places.
 
     where: of which list, for the refusal.
     """
-    count = len({found[place] for place in places if place in found})
-    if count < asked.least:
+    count = len({endorsed[place] for place in places if place in endorsed})
+    if count < rule.least:
         raise errors.SecureAggregationRefused(
             f"Only {count} clients in the {where} are endorsed for distinct subjects; this client requires at least "
-            f"{asked.least}.",
+            f"{rule.least}.",
             hint="The coordinator may have filled the cohort with devices of its own. Else let the issuer endorse more"
             " devices, or lower min_endorsed in the device's policy file.",
             code="secagg_identities",

@@ -33,14 +33,14 @@ class Sealed:
 
 
 @dataclass(frozen=True)
-class Found:
+class Recovered:
     """The secret, None where no choice of shares fits; and the numbers of the shares that do not fit it."""
 
     secret: bytes | None = field(repr=False)
     wrong: tuple[int, ...] = ()
 
 
-def open_all(sealed: Mapping[int, Sealed], threshold: int) -> dict[int, Found]:
+def open_all(sealed: Mapping[int, Sealed], threshold: int) -> dict[int, Recovered]:
     """Every secret, by its place, all at once as long as no share is wrong. Each has `threshold` shares or more.
 
     Ends with the first that stays shut, for which all choices were tried: one is enough to have no sum, and many would
@@ -50,25 +50,25 @@ def open_all(sealed: Mapping[int, Sealed], threshold: int) -> dict[int, Found]:
         return {}
     points = np.array([each.points[:threshold] for each in sealed.values()], np.uint64)
     shares = np.stack([each.shares[:threshold] for each in sealed.values()])
-    found: dict[int, Found] = {}
+    found: dict[int, Recovered] = {}
     for (place, each), secret in zip(sealed.items(), rebuild_many(points, shares), strict=True):
         right = secret is not None and each.fits(secret)
-        found[place] = Found(secret) if right else _search(each, threshold)
+        found[place] = Recovered(secret) if right else _search(each, threshold)
         if found[place].secret is None:
             break
     return found
 
 
-def _search(sealed: Sealed, threshold: int) -> Found:
+def _search(sealed: Sealed, threshold: int) -> Recovered:
     """Other choices of shares, spread evenly, until one fits; then each share beside it is tried."""
     if len(sealed.points) == threshold:
-        return Found(None)
+        return Recovered(None)
     for first in range(0, TRIES, _AT_ONCE):
         chosen = np.stack([_choice(number, len(sealed.points), threshold) for number in range(first, first + _AT_ONCE)])
         for rows, secret in zip(chosen, _rebuilt(sealed, chosen), strict=True):
             if secret is not None and sealed.fits(secret):
-                return Found(secret, _wrong_shares(sealed, rows, secret))
-    return Found(None)
+                return Recovered(secret, _wrong_shares(sealed, rows, secret))
+    return Recovered(None)
 
 
 def _wrong_shares(sealed: Sealed, right: npt.NDArray[np.intp], secret: bytes) -> tuple[int, ...]:

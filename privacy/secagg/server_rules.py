@@ -12,7 +12,7 @@ from typing import Literal, TypeAlias
 from coterie import errors
 from coterie.privacy.secagg.derivations import commitment
 from coterie.privacy.secagg.keys import KeyPair, check_public
-from coterie.privacy.secagg.opening import Fits, Found, Sealed, open_all
+from coterie.privacy.secagg.opening import Fits, Recovered, Sealed, open_all
 from coterie.privacy.secagg.parameters import parameters
 from coterie.privacy.secagg.roster import ordered, roster_digest, verify_keys
 from coterie.privacy.secagg.server_state import Blame, Cause, Dealt, Opened, SecAggPhase, ServerState
@@ -299,9 +299,9 @@ def _sealed(state: ServerState, place: int, shares: Mapping[int, str], fits: Fit
     return Sealed([numbers[giver] for giver in shares], decode_shares(list(shares.values())), fits)
 
 
-def _blame(state: ServerState, found: Mapping[int, Found]) -> list[Blame]:
-    hopeless = [Blame(place) for place, each in found.items() if each.secret is None]
-    single = [Blame(place, state.near(place)[number - 1]) for place, each in found.items() for number in each.wrong]
+def _blame(state: ServerState, recovered: Mapping[int, Recovered]) -> list[Blame]:
+    hopeless = [Blame(place) for place, each in recovered.items() if each.secret is None]
+    single = [Blame(place, state.near(place)[number - 1]) for place, each in recovered.items() for number in each.wrong]
     return [*hopeless, *single]
 
 
@@ -310,8 +310,8 @@ def _check_place(state: ServerState, position: int) -> None:
         raise _refused(f"There is no place {position} among {state.clients} clients", code="secagg_roster")
 
 
-def _check_asked(position: int, asked: frozenset[int]) -> None:
-    if position not in asked:
+def _check_asked(position: int, places: frozenset[int]) -> None:
+    if position not in places:
         raise _refused(f"Place {position} is not asked: it dropped out before", code="secagg_phase")
 
 

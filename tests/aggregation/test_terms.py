@@ -190,6 +190,16 @@ def test_known_refusals_are_the_same_for_both(case: str) -> None:
     assert of_python(base, asked) == of_a_request(base, asked)
 
 
+@pytest.mark.parametrize(
+    ("value", "words"), [(-1.0, "hyper makes lr negative"), (1e300, "hyper sets lr to a number that does not fit")]
+)
+def test_a_request_brings_in_no_step_size_that_an_optimizer_refuses(value: float, words: str) -> None:
+    asked = request("fedavg", {}).model_copy(update={"hyper": {"lr": value}})
+    with pytest.raises(ExperimentError, match=words) as refused:
+        check_requested(settled_request(asked), PLANS["fedavg"].plan.manifest)
+    assert refused.value.reason == "hyper_invalid"
+
+
 def test_statistics_are_not_broadcast_in_levels_whoever_asks() -> None:
     normalised = PLANS["normalised"].plan.manifest
     with pytest.raises(ExperimentError) as refused:

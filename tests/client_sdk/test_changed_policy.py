@@ -8,11 +8,11 @@ from relay import Killed, Member, Relay, terms
 
 from coterie.client_sdk.device.faults import Faults
 from coterie.errors import SecureAggregationRefused
-from coterie.privacy.secagg.endorsed import Asked
+from coterie.privacy.secagg.endorsed import EndorsementRule
 from coterie.protocol.signing import SigningKey
 
 CLIENTS = 4
-ASKED = Asked(frozenset({SigningKey.from_seed(b"i" * 32).public}), 3)
+RULE = EndorsementRule(frozenset({SigningKey.from_seed(b"i" * 32).public}), 3)
 
 
 def kill() -> None:
@@ -29,7 +29,7 @@ def test_the_policy_of_now_holds_for_an_attempt_that_began_before(tmp_path: Path
             await members[0].work(Faults(point, 1, kill))
         members[0].restart()
         courier = members[0].courier()
-        courier.endorsed = ASKED
+        courier.endorsed = RULE
         with pytest.raises(SecureAggregationRefused) as refused:
             await courier.carry(members[0].task)
         assert refused.value.reason == "secagg_identities"

@@ -41,15 +41,15 @@ MOST_ROUNDS = 20_000
 class NoiseState:
     """Noise between two rounds: of `step` rounds so far.
 
-    held: ``[rows, size]``, as secret as the noise itself.
+    past: what of it is needed again, ``[rows, size]``, as secret as the noise itself.
     """
 
     step: int
-    held: npt.NDArray[np.float64]
+    past: npt.NDArray[np.float64]
 
     def to_tensors(self) -> dict[str, npt.NDArray[Any]]:
         """As tensors, for the coordinator's state; `from_tensors` is the inverse."""
-        return {"noise.step": np.array([self.step], np.int64), "noise.held": self.held}
+        return {"noise.step": np.array([self.step], np.int64), "noise.held": self.past}
 
     @staticmethod
     def from_tensors(tensors: Mapping[str, npt.NDArray[Any]]) -> NoiseState:
@@ -115,18 +115,18 @@ class Factorisation:
             it too (`catch_up`), since separation counts rounds.
         Raises errors.ArgumentValueError when all rounds have been run or sizes differ.
         """
-        if state.step >= self.rounds or independent.shape != state.held.shape[1:]:
+        if state.step >= self.rounds or independent.shape != state.past.shape[1:]:
             raise errors.ArgumentValueError(
-                f"Correlated noise for {self.rounds} rounds of {state.held.shape[1]} numbers was asked for round "
+                f"Correlated noise for {self.rounds} rounds of {state.past.shape[1]} numbers was asked for round "
                 f"{state.step + 1} of {independent.size} numbers."
             )
         if self.buffers is not None:
-            noise = independent - step * np.rint(np.array(self.buffers.scale) @ state.held / step)
-            return noise, NoiseState(state.step + 1, np.array(self.buffers.decay)[:, None] * state.held + noise)
+            noise = independent - step * np.rint(np.array(self.buffers.scale) @ state.past / step)
+            return noise, NoiseState(state.step + 1, np.array(self.buffers.decay)[:, None] * state.past + noise)
         column = np.array(self.column, np.float64)
         # held: the newest first.
-        noise = independent - step * np.rint(column[1 : 1 + len(state.held)] @ state.held / step)
-        held = np.concatenate([noise[None], state.held])[: len(column) - 1]
+        noise = independent - step * np.rint(column[1 : 1 + len(state.past)] @ state.past / step)
+        held = np.concatenate([noise[None], state.past])[: len(column) - 1]
         return noise, NoiseState(state.step + 1, held)
 
     def catch_up(

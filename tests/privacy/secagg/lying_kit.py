@@ -42,7 +42,7 @@ def refusal(party: Party, message: object) -> CoterieError:
     assert party.refusal is not None
     assert party.state.phase is SecAggClientPhase.ENDED
     assert party.state.secrets is None
-    assert not party.state.held
+    assert not party.state.shares
     assert not party.state.answered
     return party.refusal
 

@@ -104,11 +104,11 @@ def test_numbers_of_a_client_stay_within_its_weight_times_the_top(value: float) 
         weight=100, weight_cap=100, binding=BINDING, entropy=source(),
     )  # fmt: skip
     places = vector_spec(sections).places()
-    assert sent.clipped and sent.held
+    assert sent.clipped and sent.clamped
     assert sent.vector[places["delta"]].max() <= 100 * sections[1].top
     assert sent.vector[places[METRICS]].max() <= sections[2].top
     found = decode(sections, SPECS, sent.vector, survivors=1, weight_cap=100, binding=BINDING)
-    assert (found.clipped, found.held) == (1, 1)
+    assert (found.clipped, found.clamped) == (1, 1)
     # Shortened to the public norm, and held to 64 for each example of the heaviest client.
     assert np.linalg.norm(found.sections["delta"]) / 100 == pytest.approx(1.0, rel=0.02)
     assert found.sections[METRICS][1] == pytest.approx(value * 6400, abs=sections[2].step or 0)

@@ -145,11 +145,11 @@ def test_no_secret_is_shown_by_repr_str_or_logs(caplog: pytest.LogCaptureFixture
                 secret |= {raw.hex(), repr(raw)[2:-1]}
         for key in state.channels.values():
             secret |= {key.hex(), repr(key)[2:-1]}
-        for held in state.held.values():
+        for held in state.shares.values():
             secret |= {held.seed, held.mask_key}
         for answer in attempt.reveals.values():
             secret |= {*answer.self_shares.values(), *answer.mask_shares.values()}
-        shown = [state, state.secrets, [*state.held.values()], [*state.answered.values()], attempt.coordinator]
+        shown = [state, state.secrets, [*state.shares.values()], [*state.answered.values()], attempt.coordinator]
         shown += [attempt.coordinator.opened, [*attempt.reveals.values()]]
         with caplog.at_level(logging.DEBUG):
             logging.getLogger("coterie").debug("%r %s", shown, state)
@@ -161,7 +161,7 @@ def test_the_state_holds_no_secret_once_all_is_said() -> None:
     for state in (collected()[-1][1], client.aborted(collected()[1][1])):
         text = json.dumps(to_json(state))
         assert state.secrets is None
-        assert not state.held
+        assert not state.shares
         assert not state.channels
         assert '"secrets": null' in text
 
