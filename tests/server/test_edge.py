@@ -78,6 +78,9 @@ def test_a_tree_makes_what_a_flat_round_makes(tell: Callable[[Story], None]) -> 
         root = await plant(forest)
         _, left = await forest.edge(root, "people", "left", edge_cohort=3)
         _, right = await forest.edge(root, "people", "right", edge_cohort=2)
+        listed = [row for row in (await root.ok("GET", "/v1/devices"))["items"] if row["kind"] == "edge"]
+        # One name, and two all the same.
+        assert [row["name"] for row in listed] == ["edge aggregator"] * 2 and len({row["id"] for row in listed}) == 2
         own = await devices(root, "people", 1)
         everybody = [*await devices(left, "people", 3), *await devices(right, "people", 2), *own]
         tree = await root.experiment(cohort=3, rounds=2)
