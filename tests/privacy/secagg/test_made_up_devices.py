@@ -23,7 +23,10 @@ def until_masked(clients: int, subjects: list[str], rule: EndorsementRule) -> At
     all others, so it knows what they were dealt.
     """
     told = {
-        index: {"required": rule, "endorsement": Endorsement.issue(ISSUER, identity=identity(index).public, subject=name)}
+        index: {
+            "required": rule,
+            "endorsement": Endorsement.issue(ISSUER, identity=identity(index).public, subject=name),
+        }
         for index, name in enumerate(subjects)
     }
     attempt = start(clients, terms("consistent", corrupt=CORRUPT), told=told)
