@@ -65,7 +65,7 @@ def parse_json(data: bytes | bytearray | memoryview, *, limit: int = 1 << 20) ->
     """Read JSON strictly: at most `limit` bytes of UTF-8, no duplicate keys, no NaN or infinity, at most 64 levels.
 
     Whole numbers beyond ±(2**53 - 1) become floats, as they do in JavaScript, so that ``canonical_json(parse_json(b))``
-    is defined for every canonical `b`, and equal to it.
+    is defined for every canonical `b`, and equal to it. Minus zero becomes zero.
 
     Raises errors.InputError (code ``json_invalid``).
     """
@@ -170,7 +170,8 @@ def _float(text: str) -> float:
     value = float(text)
     if not isfinite(value):
         raise ValueError(f"the number {text[:32]} does not fit a double")
-    return value
+    # Minus zero is zero to whoever signs or hashes, so it must be to whoever computes with it.
+    return value + 0.0
 
 
 def _integer(text: str) -> int | float:

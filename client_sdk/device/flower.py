@@ -74,12 +74,13 @@ def flower_trainer(client: NumPyClient | Factory) -> ExternalTrainer:
 
 
 def _config(task: FitTask) -> dict[str, Scalar]:
+    # A hyper-parameter of one of these names would take its place: a seed that the coordinator chose, for one.
     return {
+        **task.hyper,
         "server_round": task.round,
         "local_epochs": task.epochs,
         "batch_size": task.batch_size,
         "seed": task.seed,
-        **task.hyper,
     }
 
 

@@ -70,7 +70,7 @@ class _Bridge:
         flwr = _flower()
         if self._state is None:
             self._state = flwr.RecordDict()
-        wishes = {"server-round": task.round, "local-epochs": task.epochs, "batch-size": task.batch_size, **task.hyper}
+        wishes = {**task.hyper, "server-round": task.round, "local-epochs": task.epochs, "batch-size": task.batch_size}
         arrays = flwr.ArrayRecord({name: flwr.Array(value) for name, value in params.items()})
         metadata = flwr.Metadata(
             run_id=1,

@@ -87,6 +87,7 @@ async def prepare(
         limits=policy.plan,
     )
     _check_schema(plan, membership)
+    _check_hyper(task, plan.manifest)
     policy.check_plan(plan)
     check_client_state(task, plan.manifest)
     check_steps(task, plan.manifest)
@@ -304,4 +305,17 @@ def _check_schema(plan: Plan, membership: Membership) -> None:
             f"Plan {plan.manifest.name!r} has a schema that is not a finer reading of that of population "
             f"{membership.population!r}: it {why}.",
             code="schema_mismatch",
+        )
+
+
+def _check_hyper(task: Task, manifest: Manifest) -> None:
+    """A task sets the plan's hyper-parameters alone: a trainer of the owner's reads others as settings of its own, and
+    only the plan is signed by somebody else than the coordinator.
+    """
+    unknown = sorted(set(task.hyper) - set(manifest.hyper))
+    if unknown:
+        raise PolicyRefused(
+            f"The task sets {unknown[0]!r}, and plan {manifest.name!r} has no hyper-parameter of that name.",
+            hint="No coordinator of coterie sends such a task: find out what changed this one.",
+            code="unknown_hyper",
         )

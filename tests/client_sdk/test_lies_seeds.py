@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from liar import Lying, devices, lying_coordinator, refusals
 from sdk_kit import experiment, rows
-from test_lies import changed
+from test_lies import ALONE, changed
 
 from coterie.compute import nn
 from coterie.protocol.device import Task
@@ -88,3 +88,17 @@ def test_seeds_that_silence_all_others_do_not_lay_one_device_open(tmp_path: Path
     alone = [change_of(own, seed_that(True), before["1.weight"], before["1.bias"]) for own in data]
     apart = [np.linalg.norm(moved - each) / np.linalg.norm(each) for each in alone]
     assert min(apart) > 0.05
+
+
+def test_a_task_sets_no_hyper_parameter_that_the_signed_plan_lacks(tmp_path: Path) -> None:
+    """A trainer of the owner's would read it as a setting of its own: a seed that is everybody's, or no noise."""
+
+    def lie(task: Task) -> Task:
+        return changed(task, hyper={"seed": 7.0})
+
+    with lying_coordinator(tmp_path, task=lie) as lying:
+        _, token = lying.submit(experiment("own", rounds=ALONE))
+        with devices(lying, token, tmp_path) as (device,):
+            events = device.events()
+        assert refusals(events) == ["unknown_hyper"]
+        assert not lying.bodies("/update")

@@ -224,6 +224,17 @@ def test_a_flower_style_client_is_driven_through_its_lists() -> None:
     assert sums.means() == {"loss": 0.0, "accuracy": 0.5} and sums.examples == 29
 
 
+def test_no_hyper_parameter_takes_the_place_of_what_a_device_tells_a_flower_style_client() -> None:
+    """Under secure aggregation the seed is the device's own, so that nobody else chooses what its dropout silences."""
+    client = Client(29)
+    told = {"seed": 1.0, "server_round": 9.0, "local_epochs": 50.0, "batch_size": 1.0, "lr": 0.5}
+    task = LocalTask(experiment="exp", round=1, seed=7, hyper=told)
+    train(compile_plan(external()), task, trainer=flower_trainer(client))
+    config = client.configs[0]
+    assert (config["seed"], config["server_round"], config["local_epochs"], config["lr"]) == (7, 1, 2, 0.5)
+    assert config["batch_size"] != 1
+
+
 def test_lists_are_in_the_layouts_order_whatever_the_order_of_the_weights() -> None:
     compiled = compile_plan(external())
     shuffled = {name: compiled.initial[name] for name in reversed(compiled.initial)}

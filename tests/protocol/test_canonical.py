@@ -104,6 +104,13 @@ def test_large_whole_numbers_are_read_as_javascript_reads_them() -> None:
     assert canonical_json(read) == b"[9007199254740991,9007199254740992,0]"
 
 
+def test_numbers_that_are_signed_alike_are_read_alike() -> None:
+    """Two tasks that differ in the sign of a zero have one signature and one digest, so they must ask for one thing."""
+    for text in (b"-0.0", b"-0", b"-0e5", b"0.0"):
+        read = parse_json(text)
+        assert isinstance(read, int | float) and math.copysign(1, read) == 1, text
+
+
 @given(st.binary(max_size=64))
 def test_any_bytes_are_read_or_refused(data: bytes) -> None:
     try:
