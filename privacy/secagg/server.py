@@ -76,7 +76,6 @@ __all__ = [
     "outcome_for",
     "plan_masks",
     "position_of",
-    "resume",
     "roster_for",
     "shares_for",
     "step",
@@ -153,25 +152,6 @@ def step(state: ServerState, event: Event) -> tuple[ServerState, tuple[Effect, .
             code="secagg_phase",
         )
     return rule.apply(state, event)
-
-
-def resume(state: ServerState) -> tuple[Effect, ...]:
-    """What to do after a restart, so that the attempt goes on where it was; doing it twice is harmless."""
-    match state.phase:
-        case SecAggPhase.KEYS:
-            return ()
-        case SecAggPhase.SHARES:
-            return (Send("roster"),)
-        case SecAggPhase.MASKED:
-            return (Send("shares"),)
-        case SecAggPhase.AGREEMENT:
-            return (Send("survivors"),)
-        case SecAggPhase.REVEAL:
-            return (Send("agreements" if state.terms.mode == "consistent" else "survivors"),)
-        case SecAggPhase.SUMMED:
-            return (Unmask(),)
-        case SecAggPhase.FAILED:
-            return (Fail(state.cause, outcome_for(state).detail),) if state.cause else ()
 
 
 def awaited(state: ServerState) -> tuple[int, ...]:

@@ -64,7 +64,8 @@ def test_every_attempt_ends_with_the_exact_sum_or_with_a_cause(mode: SecureMode,
     else:
         assert attempt.coordinator.cause is not None
         assert server.outcome_for(attempt.coordinator).cause == attempt.coordinator.cause.value
-        assert attempt.effects[-1] == server.resume(attempt.coordinator)[0]
+        failed = server.Fail(attempt.coordinator.cause, server.outcome_for(attempt.coordinator).detail)
+        assert attempt.effects[-1] == failed
         assert attempt.coordinator.opened is None
 
 
