@@ -70,7 +70,8 @@ class _Bridge:
         flwr = _flower()
         if self._state is None:
             self._state = flwr.RecordDict()
-        wishes = {**task.hyper, "server-round": task.round, "local-epochs": task.epochs, "batch-size": task.batch_size}
+        # A hyper-parameter of a task takes the place of nothing that the owner or this adapter says.
+        own = {"server-round": task.round, "local-epochs": task.epochs, "batch-size": task.batch_size}
         arrays = flwr.ArrayRecord({name: flwr.Array(value) for name, value in params.items()})
         metadata = flwr.Metadata(
             run_id=1,
@@ -84,14 +85,15 @@ class _Bridge:
             message_type=kind,
         )
         message = flwr.Message(
-            content=flwr.RecordDict({"arrays": arrays, "config": flwr.ConfigRecord(wishes)}), metadata=metadata
+            content=flwr.RecordDict({"arrays": arrays, "config": flwr.ConfigRecord({**task.hyper, **own})}),
+            metadata=metadata,
         )
         context = flwr.Context(
             run_id=1,
             node_id=1,
             node_config=self._node_config,
             state=self._state,
-            run_config={**self._run_config, **wishes},
+            run_config={**task.hyper, **self._run_config, **own},
         )
         answer = self._app(message, context)
         self._state = context.state

@@ -8,8 +8,10 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+from coterie.aggregation.compiling.compile import compile_plan
 from coterie.aggregation.experiment import Experiment, ExternalModel
 from coterie.client_sdk.device.flower_app import flower_app_trainer
+from coterie.client_sdk.device.trainers.base import LocalTask, LocalWork
 from coterie.errors import ConfigurationError, DataError
 from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.schema import DataSchema, Feature, Label
@@ -91,6 +93,35 @@ def test_what_an_app_answers_is_checked(changes: dict[str, Any], message: str) -
     trainer = flower_app_trainer(regression(flwr, **changes), node_config={"partition-id": 0})
     with pytest.raises(DataError, match=message):
         list(simulate(EXPERIMENT, CLIENTS, trainer=trainer))
+
+
+def test_no_hyper_parameter_takes_the_place_of_what_the_owner_or_the_adapter_says() -> None:
+    flwr = pytest.importorskip("flwr.app")
+    heard: list[tuple[dict[str, Any], dict[str, Any]]] = []
+
+    def app(message: Any, context: Any) -> Any:
+        heard.append((dict(message.content["config"]), dict(context.run_config)))
+        content = flwr.RecordDict(
+            {
+                "a": message.content["arrays"],
+                "m": flwr.MetricRecord({"train_loss": 1.0, "error": 1.0, "num-examples": 64}),
+            }
+        )
+        return flwr.Message(content=content, reply_to=message)
+
+    compiled = compile_plan(EXPERIMENT)
+    hyper = {"noise": 0.0, "lr": 0.5, "server-round": 9.0, "local-epochs": 50.0, "batch-size": 1.0}
+    work = LocalWork(
+        plan=compiled.plan,
+        task=LocalTask(experiment="exp", round=3, seed=7, hyper=hyper),
+        weights=compiled.initial,
+        rows=SCHEMA.check(CLIENTS[0], "rows"),
+    )
+    flower_app_trainer(app, run_config={"noise": 4.0}).train(work)
+    ((config, run_config),) = heard
+    own = {"server-round": 3, "local-epochs": 2, "batch-size": 16}
+    assert config == {"noise": 0.0, "lr": 0.5, **own}
+    assert run_config == {"noise": 4.0, "lr": 0.5, **own}
 
 
 def test_without_flower_the_way_to_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
