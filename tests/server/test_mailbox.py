@@ -33,7 +33,8 @@ from coterie.server.bell import Bell
 from coterie.server.faults import Faults
 from coterie.server.secure.machine import Failed, Machine, begin
 from coterie.server.store import mailbox
-from coterie.server.store.engine import Database, sqlite_url
+from coterie.server.store.dialect import sqlite_url
+from coterie.server.store.engine import Database
 from coterie.server.store.tables import MailboxRow
 from coterie.server.worker.running_sum import Summands, sum_masked
 

@@ -26,7 +26,8 @@ from coterie.protocol.device import Task
 from coterie.server.faults import COMMIT_POINTS, TRANSACTIONS, Faults
 from coterie.server.settings import Settings
 from coterie.server.store.blobs import BlobStore, storage_full
-from coterie.server.store.engine import Database, sqlite_url
+from coterie.server.store.dialect import sqlite_url
+from coterie.server.store.engine import Database
 from coterie.server.store.housekeeping import ORPHAN_AGE_S
 from coterie.server.store.migrate import current, head, migrate
 from coterie.server.store.objects import open_objects
