@@ -51,7 +51,7 @@ class Objects:
         if self.folder is None:
             return
         before = time.time() - age_s
-        for path in self.folder.rglob(f"{'[0-9a-f]' * 64}#*"):
+        for path in self.folder.rglob("*#*"):
             try:
                 if path.stat().st_mtime < before:
                     path.unlink()

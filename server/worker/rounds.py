@@ -33,10 +33,10 @@ def aggregate_job(arguments: Mapping[str, Any]) -> dict[str, Any]:
         updates, lost = _lend_updates(lent, reader, arguments["updates"])
         result = aggregate_updates(
             manifest,
-            base=lent.enter_context(reader.local_copy("blobs", arguments["base"], BASE)),
+            base=reader.read("blobs", arguments["base"], BASE),
             updates=updates,
             server=server_optimizer(arguments["server"]["name"], arguments["server"]["parameters"]),
-            server_state=lent.enter_context(reader.local_copy("blobs", state, STATE)) if state else None,
+            server_state=reader.read("blobs", state, STATE) if state else None,
             out=Path(arguments["out"]),
             rule=arguments["reducer"],
             trusted=arguments.get("trusted"),

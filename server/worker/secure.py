@@ -5,7 +5,6 @@ import multiprocessing
 import os
 from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
@@ -70,19 +69,18 @@ def unmask_job(arguments: Mapping[str, Any]) -> dict[str, Any]:
 def secure_aggregate_job(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Turn the sum of a round's updates into a new version and a new server state in the folder ``out``."""
     reader, state, central = BlobReader.from_json(arguments["blobs"]), arguments["server_state"], arguments["central"]
-    with ExitStack() as lent:
-        result = secure_aggregate(
-            Manifest.from_bytes(reader.read("blobs", arguments["manifest"], "a plan")),
-            terms=SecureTerms.model_validate(arguments["terms"]),
-            base=lent.enter_context(reader.local_copy("blobs", arguments["base"], "a model version")),
-            sums=[Summed(_total(group), group["survivors"]) for group in arguments["sums"]],
-            expected=arguments["expected"],
-            server=server_optimizer(arguments["server"]["name"], arguments["server"]["parameters"]),
-            server_state=lent.enter_context(reader.local_copy("blobs", state, STATE)) if state else None,
-            out=Path(arguments["out"]),
-            rule=arguments["reducer"],
-            central=central_noise(central) if central else None,
-        )
+    result = secure_aggregate(
+        Manifest.from_bytes(reader.read("blobs", arguments["manifest"], "a plan")),
+        terms=SecureTerms.model_validate(arguments["terms"]),
+        base=reader.read("blobs", arguments["base"], "a model version"),
+        sums=[Summed(_total(group), group["survivors"]) for group in arguments["sums"]],
+        expected=arguments["expected"],
+        server=server_optimizer(arguments["server"]["name"], arguments["server"]["parameters"]),
+        server_state=reader.read("blobs", state, STATE) if state else None,
+        out=Path(arguments["out"]),
+        rule=arguments["reducer"],
+        central=central_noise(central) if central else None,
+    )
     return {
         "weights": described(Path(result.weights)),
         "state": described(Path(result.state)) if result.state else None,
