@@ -129,8 +129,8 @@ async def _make(
     model = await blob_rows.find(session, version)
     lease_ms = round(request.rounds.lease_s * 1000)
     edge = await edge_terms(session, opened, kind, asker.clients, request)
-    files = coordinator.storage.blobs.files
-    secure = await joined(session, opened, kind, request, manifest, files, experiment.server_state)
+    reader = coordinator.storage.blobs.reader
+    secure = await joined(session, opened, kind, request, manifest, reader, experiment.server_state)
     if secure is not None:
         largest = masked_limit(secure.sections)
     else:

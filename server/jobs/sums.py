@@ -172,7 +172,7 @@ async def _version_arguments(context: RoundContext, job: Job, folder: Path) -> M
         return None
     request = experiments.request_of(row)
     return {
-        "blobs": context.storage.blobs.files.to_json(),
+        "blobs": context.storage.blobs.reader.to_json(),
         "manifest": row.plan,
         "terms": sums[0].terms.model_dump(mode="json"),
         "base": found.value.base,
@@ -207,7 +207,7 @@ async def _evaluation_arguments(context: RoundContext, job: Job, folder: Path) -
         return None
     (one,) = sums  # an evaluation has one attempt
     return {
-        "blobs": context.storage.blobs.files.to_json(),
+        "blobs": context.storage.blobs.reader.to_json(),
         "manifest": row.plan,
         "terms": one.terms.model_dump(mode="json"),
         "base": found.value.version,

@@ -17,7 +17,7 @@ def aggregation(
     """The arguments of ``aggregate``. accepted: the tasks whose updates are folded; out: where the result goes."""
     request = experiments.request_of(row)
     return {
-        "blobs": blobs.files.to_json(),
+        "blobs": blobs.reader.to_json(),
         "manifest": row.plan,
         "base": opened.value.base,
         "updates": updates(accepted),

@@ -273,7 +273,7 @@ class Coordinator:
     def _do(self, job: str, **arguments: Any) -> dict[str, Any]:
         """A job's result. Each has a folder of its own for what it makes."""
         self._jobs += 1
-        blobs = {"url": self.folder.as_uri(), "copies": str(self.folder / "copies")}
+        blobs = {"url": self.folder.as_uri(), "scratch": str(self.folder / "scratch")}
         out = str(self.folder / f"{job}-{self._jobs}")
         answer = perform(json.dumps({"job": job, "arguments": {"blobs": blobs, "out": out} | arguments}))
         assert "result" in answer, answer
