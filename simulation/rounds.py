@@ -16,6 +16,7 @@ from coterie.aggregation.experiment import Experiment
 from coterie.aggregation.history import History
 from coterie.aggregation.plan.bundle import Plan
 from coterie.aggregation.private.local_noise import local_terms
+from coterie.aggregation.private.secure_aggregation import coordinator_noises
 from coterie.aggregation.progress import Progress, StartRound, after_round, configure, first_round
 from coterie.aggregation.record import RoundRecord
 from coterie.aggregation.server_optimizers import State
@@ -140,21 +141,18 @@ class Rounds:
             action.number,
             central=self.rows is not None,
             secure=self.experiment.secure is not None,
+            noised=coordinator_noises(self.experiment.privacy),
         )
         round = engine.start(action.number, action.base, config, place=action.place, before=self.before)
         last = engine.oldest(round)
         if last is not None:
             self.air.close(last)
-        while not round.phase.final:
+        while not round.cleaned:
             events = self._perform_next(round, action)
             if not events:
                 raise InternalError(f"Round {round.number} is stuck in {round.phase.value}.")
             for event in events:
-                if round.phase.final:
-                    break
                 round = engine.step(round, event)
-        self._take_back(round)
-        self._settle(round)
         self.before = round if config.buffered else None
         return round
 
@@ -175,6 +173,9 @@ class Rounds:
                 return [self._sum_evaluations()]
             case engine.Do(engine.Work.COMMIT):
                 return [engine.Committed()]
+            case engine.Do(engine.Work.CLEAN):
+                self._settle(round)
+                return [engine.Cleaned()]
             case engine.Ask(kind="train", slots=slots) if round.config.buffered:
                 return self._run_buffered(round, slots)
             case engine.Ask(kind="train"):
@@ -207,7 +208,8 @@ class Rounds:
         manifest, state = self.plan.manifest, self.server_state
         assignment = with_terms(self.experiment, manifest, assignment, "train", state)
         order = self._random_order(f"groups/{assignment.round}", chosen)
-        self._collector = collector(self.experiment, manifest, assignment, order, state, self.shares)
+        noised = round.config.noised
+        self._collector = collector(self.experiment, manifest, assignment, order, state, self.shares, noised=noised)
         self.watch(round.number, "train", 0, len(clients))
         weights = self.versions.read(assignment.base)
         for done, trained in enumerate(self.runner.train(clients, weights, assignment), 1):
@@ -249,7 +251,8 @@ class Rounds:
         if not round.config.buffered:
             return
         opened = self._assignment(round.number, round.base, self.experiment.rounds.hyper(round.number))
-        into = collector(self.experiment, self.plan.manifest, opened, (), self.server_state, self.shares)
+        manifest, noised = self.plan.manifest, round.config.noised
+        into = collector(self.experiment, manifest, opened, (), self.server_state, self.shares, noised=noised)
         done = 0
         self.watch(round.number, "train", 0, len(self._landed))
         groups: dict[tuple[int, str, int], list[int]] = {}
