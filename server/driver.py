@@ -109,17 +109,17 @@ class Driver:
         """Do the work that is one transaction; what takes time is a job (`coterie.server.jobs.wanted`)."""
         by_id = {standing.id: standing for standing in standings}
         for entry in entries:
-            match entry:
-                case Do(Work.COMMIT):
+            match entry.work:
+                case Work.COMMIT:
                     self._errands.start(("commit", found.row.experiment, found.row.number), self._commit, found)
-                case Do(Work.CLEAN):
+                case Work.CLEAN:
                     await self._guarded(found.row, self._clean(found.row))
-                case Do(Work.BEGIN_ATTEMPT, attempt=str(attempt)):
-                    self.attempts.begin(by_id[attempt])
-                case Do(Work.END_PHASE, attempt=str(attempt)):
-                    self.attempts.end_phase(by_id[attempt])
-                case _:
-                    pass
+                case Work.BEGIN_ATTEMPT:
+                    self.attempts.begin(by_id[entry.attempt or ""])
+                case Work.END_PHASE:
+                    self.attempts.end_phase(by_id[entry.attempt or ""])
+                case Work.AGGREGATE | Work.EVALUATE | Work.UNMASK | Work.SUM | Work.SUM_EVALUATIONS:
+                    pass  # a job
 
     async def _look(self) -> Seen:
         """One transaction, for this runs after every commit."""

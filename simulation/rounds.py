@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.aggregation import engine
-from coterie.aggregation.eligibility import choose
+from coterie.aggregation.eligibility import choose, may_try, measures
 from coterie.aggregation.evaluate import read_evaluation
 from coterie.aggregation.experiment import Experiment
 from coterie.aggregation.history import History
@@ -227,13 +227,16 @@ class Rounds:
     def _run_buffered(self, round: engine.Round, count: int) -> list[engine.Event]:
         """Keep the clients of a buffered round at work, and let the one come back that is done first.
 
-        A client has one say in a buffer, so those that are in it stay at home until the round is over. Nobody starts on
-        a version that is about to be replaced: making one takes no time here.
+        Nobody starts on a version that is about to be replaced: making one takes no time here.
         """
-        policy = self.experiment.rounds
-        away = self.air.busy | {flight.number for flight in self._landed}
-        candidates = self.population.candidates(policy, round.number, self.experiment.privacy)
-        free = [int(one.id) for one in candidates if int(one.id) not in away]
+        policy, privacy = self.experiment.rounds, self.experiment.privacy
+        busy, landed = self.air.busy, {flight.number for flight in self._landed}
+        rested = (int(one.id) for one in self.population.candidates(policy, round.number, privacy))
+        free = [
+            number
+            for number in rested
+            if number not in busy and may_try((), "train", privacy, in_buffer=number in landed)
+        ]
         started = self.air.start(
             free, count, round=round.number, place=round.place, base=round.base, seed=self.experiment.seed
         )
@@ -359,9 +362,10 @@ class Rounds:
         """The first in an order drawn by lot that have rows to evaluate on: of all, to measure what training made; of
         those who are eligible, where the experiment only evaluates.
         """
-        policy, everybody = self.experiment.rounds, range(len(self.population))
-        only = policy.purpose == "evaluate"
-        asked = [int(one.id) for one in self.population.candidates(policy, round)] if only else everybody
+        policy = self.experiment.rounds
+        asked = range(len(self.population))
+        if not measures(policy, "evaluate"):
+            asked = [int(one.id) for one in self.population.candidates(policy, round)]
         order = self._random_order(f"evaluate/{round}", asked)
         return sorted(islice((number for number in order if self.population.facts(number).can_evaluate), count))
 

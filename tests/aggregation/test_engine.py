@@ -13,9 +13,8 @@ from coterie.aggregation import engine as e
 from coterie.aggregation.due import KINDS, table
 from coterie.aggregation.events import NOTHING_USABLE
 from coterie.protocol.conversion import from_text, to_text
+from tests.engine_walk import CONFIG, EVERY_EVENT, WALKS, V, reachable
 
-CONFIG = e.RoundConfig(cohort=2, over_selection=1.5, min_updates=1, federated_evaluation=True, evaluation_cohort=2)
-V = "v" * 64
 NONE_OUT = (e.Close("train"), e.Close("evaluate"))
 
 
@@ -211,15 +210,6 @@ def test_noise_goes_into_what_is_made_of_updates_alone() -> None:
     assert e.do_due(surveyed(noised=True)) == e.Do(e.Work.SUM_EVALUATIONS, V)
 
 
-EVERY_EVENT: list[e.Event] = [
-    e.TaskLeased(), e.UpdateAccepted(), e.TaskFailed(), e.DeadlinePassed("train"), e.DeadlinePassed("evaluate"),
-    e.AggregateReady(V, {"loss": 1.0, "examples": 2.0}), e.AggregateReady(V, rejected=2), e.AggregateFailed("x"),
-    e.Evaluated({"loss": 1.0, "examples": 1.0}), e.Evaluated(None, "y"), e.EvaluationLeased(),
-    e.EvaluationAccepted({"loss": 0.5, "examples": 1.0}), e.EvaluationFailed(), e.Committed(), e.Cleaned(),
-    e.EvaluationSummed({"loss": 0.5, "examples": 3.0}), e.EvaluationSummed(None, "z"), e.StopRequested(),
-]  # fmt: skip
-
-
 @pytest.mark.parametrize("phase", list(e.RoundPhase))
 @pytest.mark.parametrize("event", EVERY_EVENT, ids=repr)
 def test_what_the_table_lacks_is_refused_by_name(phase: e.RoundPhase, event: e.Event) -> None:
@@ -358,38 +348,11 @@ ANSWERS = {
     e.Work.COMMIT: (e.Committed,),
     e.Work.CLEAN: (e.Cleaned,),
 }
-WALKS = {
-    "in clear": {"central_evaluation": True},
-    "secure": {"secure": True, "min_updates": 2},
-    "evaluation only": {"evaluate_only": True, "secure": True},
-    "buffered": {"buffered": True, "offered": 2, "staleness_cap": 1, "over_selection": 1.0},
-    "last buffered": {"buffered": True, "offered": 2, "last": True, "over_selection": 1.0},
-}
-
-
-def reachable(config: e.RoundConfig) -> list[e.Round]:
-    """Every value that a round can take by any events, with at most one task lost of each kind, but for the sums."""
-    begin = e.start(1, "b" * 64, config)
-    found, todo = {to_text(begin): begin}, [begin]
-    while todo:
-        round = todo.pop()
-        for event in EVERY_EVENT:
-            try:
-                after = e.step(round, event)
-            except errors.Conflict:
-                continue
-            if max(after.failed, after.evaluation_failed, sum(after.waiting.values()) - 1) > 1:
-                continue
-            after = replace(after, training={}, federated={}, central=None)
-            if to_text(after) not in found:
-                found[to_text(after)] = after
-                todo.append(after)
-    return list(found.values())
 
 
 @pytest.mark.parametrize("walk", WALKS)
 def test_every_reachable_round_has_something_due_and_its_answer_is_taken_once(walk: str) -> None:
-    rounds = reachable(replace(CONFIG, **WALKS[walk]))  # pyright: ignore[reportArgumentType]
+    rounds = reachable(WALKS[walk])
     assert {round.phase for round in rounds} >= {e.RoundPhase.COMMITTED, e.RoundPhase.ABANDONED}
     for round in rounds:
         check_due(round)
