@@ -29,6 +29,7 @@ from coterie.aggregation.engine import (
     start,
     step,
 )
+from coterie.aggregation.private.secure_aggregation import coordinator_noises
 from coterie.aggregation.progress import (
     Finish,
     Progress,
@@ -181,6 +182,7 @@ class Rounds:
             action.number,
             central=request.evaluation is not None,
             secure=request.secure is not None,
+            noised=coordinator_noises(privacy_of(request)),
         )
         opened = await self._open(session, experiment, request, config, action, before)
         return await self._without_trusted(session, experiment, opened)
