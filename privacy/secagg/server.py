@@ -36,7 +36,7 @@ from coterie.privacy.secagg.server_rules import (
     Step,
     Unmask,
 )
-from coterie.privacy.secagg.server_state import Blame, Cause, Dealt, Opened, SecAggPhase, ServerState
+from coterie.privacy.secagg.server_state import AttemptFailure, Blame, Dealt, Opened, SecAggPhase, ServerState
 from coterie.privacy.secagg.survivors import quorum, survivors_digest
 from coterie.protocol.secagg import (
     Agreement,
@@ -54,7 +54,7 @@ __all__ = [
     "Advertised",
     "Agreed",
     "Blame",
-    "Cause",
+    "AttemptFailure",
     "Dealt",
     "Effect",
     "Event",
