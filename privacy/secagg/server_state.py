@@ -11,7 +11,7 @@ from enum import Enum
 from functools import cached_property
 from typing import Any, Literal
 
-from coterie.privacy.secagg.context import Context
+from coterie.privacy.secagg.context import AttemptContext
 from coterie.privacy.secagg.graph import neighbours
 from coterie.privacy.secagg.parameters import Parameters, parameters
 from coterie.privacy.secagg.roster import context_of
@@ -162,7 +162,7 @@ class ServerState:
         return parameters(self.clients, corrupt=terms.corrupt, dropout=terms.dropout, mode=terms.mode)
 
     @cached_property
-    def context(self) -> Context:
+    def context(self) -> AttemptContext:
         """What everything that follows the roster is bound to."""
         return context_of(self.terms, plan=self.plan, model=self.model, parameters=self.parameters, roster=self.roster)
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from coterie.privacy.secagg import channel, graph, shamir
-from coterie.privacy.secagg.context import Context
+from coterie.privacy.secagg.context import AttemptContext
 from coterie.privacy.secagg.keys import KeyPair, Place, agree, derive, expand, pair_info
 from coterie.privacy.secagg.masks import STREAM_INFO, MaskSeed, add_masks, mask_words
 from coterie.privacy.secagg.parameters import Mode, Parameters, parameters
@@ -45,7 +45,7 @@ def secret(number: int) -> bytes:
     return stream(SEED, 1 << 20 | number << 5, (1 << 20 | number << 5) + 32)
 
 
-CONTEXT = Context(
+CONTEXT = AttemptContext(
     attempt="attempt-1",
     plan="aa" * 32,
     model="bb" * 32,

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from coterie import errors
 from coterie.privacy.entropy import draw
 from coterie.privacy.secagg import channel
-from coterie.privacy.secagg.context import Context
+from coterie.privacy.secagg.context import AttemptContext
 from coterie.privacy.secagg.keys import KeyPair, Place, agree, agree_each, expand, is_canonical, pair_info
 from coterie.privacy.secagg.parameters import parameters
 
-CONTEXT = Context(
+CONTEXT = AttemptContext(
     attempt="attempt-1",
     plan="aa" * 32,
     model="bb" * 32,

@@ -9,7 +9,7 @@ import pytest
 
 from coterie import errors
 from coterie.privacy.secagg import channel, graph, ring, shamir
-from coterie.privacy.secagg.context import Context
+from coterie.privacy.secagg.context import AttemptContext
 from coterie.privacy.secagg.keys import KeyPair, Place, agree, derive, expand, pair_info
 from coterie.privacy.secagg.masks import MaskSeed, add_masks, mask_words
 from coterie.privacy.secagg.parameters import Parameters, parameters
@@ -63,9 +63,9 @@ def test_order(case: Any) -> None:
     assert list(graph.order([raw(key) for key in case["keys"]], case["attempt"])) == case["order"]
 
 
-def _context(value: Any) -> Context:
+def _context(value: Any) -> AttemptContext:
     arguments: dict[str, Any] = {**value, "parameters": Parameters(**value["parameters"])}
-    return Context(**arguments)
+    return AttemptContext(**arguments)
 
 
 @pytest.mark.parametrize("case", cases("keys", "context"))
