@@ -71,7 +71,7 @@ class Binding:
 
 
 @dataclass(frozen=True)
-class Encoded:
+class EncodedVector:
     """vector: uint32, one word for every coordinate of `vector_spec`. clipped: whether a vector was longer than the
     public norm, or lay so unevenly that the grid's ends cut it. clamped: whether a sum was held to the public range.
     """
@@ -137,7 +137,7 @@ def encode(
     binding: Binding,
     entropy: Entropy,
     noise: NoiseTerms | None = None,
-) -> Encoded:
+) -> EncodedVector:
     """One client's update in the ring.
 
     noise: of the task's terms, for a section that is ``noised``.
@@ -185,7 +185,7 @@ def encode(
         np.multiply(numbers, np.uint32(units), out=out[at : at + section.values], casting="unsafe")
         at += section.values
     out[: sections[0].values] = (1, 1, 0, 0, 0) if secret else (1, weight, examples, clipped, clamped)
-    return Encoded(out, bool(clipped), bool(clamped))
+    return EncodedVector(out, bool(clipped), bool(clamped))
 
 
 def paired(
