@@ -8,7 +8,7 @@ import hashlib
 from collections.abc import Mapping
 
 from coterie.privacy.secagg.context import AttemptContext
-from coterie.privacy.secagg.keys import Place, agree_each, derive, pair_info
+from coterie.privacy.secagg.keys import RosterKey, agree_each, derive, pair_info
 from coterie.privacy.secagg.masks import MaskSeed
 from coterie.privacy.secagg.roster import entry_bytes
 from coterie.protocol.secagg import RosterEntry
@@ -31,8 +31,8 @@ def pair_masks(
 
     Of a pair the lower place adds the mask and the higher subtracts it, so it cancels in a sum that has both.
     """
-    own = Place(place, bytes.fromhex(public))
-    peers = {peer: Place(peer, bytes.fromhex(key)) for peer, key in others.items()}
+    own = RosterKey(place, bytes.fromhex(public))
+    peers = {peer: RosterKey(peer, bytes.fromhex(key)) for peer, key in others.items()}
     infos = [(peer.public, pair_info(context, "pair mask", own, peer)) for peer in peers.values()]
     seeds = agree_each(private, infos)
     return tuple(MaskSeed(seed, 1 if place < peer else -1) for peer, seed in zip(peers, seeds, strict=True))

@@ -50,7 +50,7 @@ class KeyPair:
 
 
 @dataclass(frozen=True, order=True)
-class Place:
+class RosterKey:
     """A client's place in the roster, and one of its public keys."""
 
     position: int
@@ -79,7 +79,7 @@ def check_public(public: bytes) -> None:
         )
 
 
-def pair_info(context: AttemptContext, purpose: str, one: Place, other: Place) -> bytes:
+def pair_info(context: AttemptContext, purpose: str, one: RosterKey, other: RosterKey) -> bytes:
     """What the common secret of two clients is bound to: the context, both places and both public keys, lower first."""
     low, high = sorted((one, other))
     return context.bind(purpose, low.position, high.position, low.public, high.public)

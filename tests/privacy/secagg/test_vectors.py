@@ -10,7 +10,7 @@ import pytest
 from coterie import errors
 from coterie.privacy.secagg import channel, graph, ring, shamir
 from coterie.privacy.secagg.context import AttemptContext
-from coterie.privacy.secagg.keys import KeyPair, Place, agree, derive, expand, pair_info
+from coterie.privacy.secagg.keys import KeyPair, RosterKey, agree, derive, expand, pair_info
 from coterie.privacy.secagg.masks import MaskSeed, add_masks, mask_words
 from coterie.privacy.secagg.parameters import Parameters, parameters
 from coterie.protocol.canonical import canonical_json
@@ -81,7 +81,7 @@ def test_agreements(case: Any) -> None:
     context = _context(json.loads(FILES["keys"]["context"][0]["json"]))
     publics = [raw(public) for public in case["publics"]]
     assert [KeyPair.from_private(raw(private)).public for private in case["privates"]] == publics
-    places = [Place(*place) for place in zip(case["positions"], publics, strict=True)]
+    places = [RosterKey(*place) for place in zip(case["positions"], publics, strict=True)]
     for one, other in ((0, 1), (1, 0)):
         info = pair_info(context, case["purpose"], places[one], places[other])
         assert info.hex() == case["info"]
