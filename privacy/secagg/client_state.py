@@ -30,7 +30,7 @@ class SecAggClientPhase(Enum):
 
 
 @dataclass(frozen=True)
-class Secrets:
+class ClientSecrets:
     """The client's own: private mask key, private channel key (X25519), seed of its own mask; 32 bytes each."""
 
     mask_key: bytes = field(repr=False)
@@ -82,7 +82,7 @@ class ClientState:
     model: str
     floor: int
     advertised: RosterEntry
-    secrets: Secrets | None
+    secrets: ClientSecrets | None
     clients: int = 0
     roster: str = ""
     neighbours: Mapping[int, RosterEntry] = field(default_factory=dict[int, RosterEntry])
