@@ -23,7 +23,7 @@ from coterie.privacy.dp.events import Event
 from coterie.privacy.dp.rounds import Draws, whole_cost
 from coterie.privacy.dp.statement import Trust, trusted
 from coterie.privacy.ledger.budget import Excess, charged, events_of, excess
-from coterie.privacy.ledger.events import Bound, Cause
+from coterie.privacy.ledger.events import Bound, RefundCause
 from coterie.privacy.ledger.state import Standing, State
 from coterie.protocol.canonical import canonical_json
 from coterie.protocol.claims import PrivacyTerms
@@ -100,7 +100,7 @@ class Spending:
         """
         if value.phase is not RoundPhase.ABANDONED or privacy_of(experiments.request_of(experiment)) is None:
             return
-        cause = Cause.STOPPED if value.cause is RoundCause.STOPPED else Cause.ABANDONED
+        cause = RefundCause.STOPPED if value.cause is RoundCause.STOPPED else RefundCause.ABANDONED
         try:
             await self.ledger.refund(session, experiment.population, experiment.id, value.number, cause)
         except StorageError as error:

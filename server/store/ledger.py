@@ -20,7 +20,7 @@ from sqlalchemy.orm import Session
 from coterie.errors import InternalError, StorageError
 from coterie.privacy.ledger.budget import Accountant, Excess, clock, excess
 from coterie.privacy.ledger.chain import Entry, Head, check, commitment, link
-from coterie.privacy.ledger.events import Bound, Cause, Event, Limit, Refund, Reserve, Spend, event_from_json
+from coterie.privacy.ledger.events import Bound, Event, Limit, Refund, RefundCause, Reserve, Spend, event_from_json
 from coterie.privacy.ledger.state import Charge, Standing, State
 from coterie.protocol.canonical import canonical_json
 from coterie.protocol.conversion import to_json
@@ -206,7 +206,9 @@ class Ledger:
         """Delete the seed of a round whose noised value is durable, or will never be."""
         await session.execute(delete(SecretRow).where(SecretRow.name == _secret(experiment, round)))
 
-    async def refund(self, session: AsyncSession, population: str, experiment: str, round: int, cause: Cause) -> None:
+    async def refund(
+        self, session: AsyncSession, population: str, experiment: str, round: int, cause: RefundCause
+    ) -> None:
         """Give back what a round has reserved and not spent; nothing happens for any other round."""
 
         async def decide(state: State) -> Event | None:

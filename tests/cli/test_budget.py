@@ -16,7 +16,7 @@ from coterie.cli.failures import BAD_INPUT, REMOTE, USAGE
 from coterie.privacy.dp.accounting import spent
 from coterie.privacy.dp.events import Gaussian
 from coterie.privacy.ledger.accountant import epsilon
-from coterie.privacy.ledger.events import Bound, Cause
+from coterie.privacy.ledger.events import Bound, RefundCause
 from coterie.protocol.canonical import canonical_json
 from coterie.protocol.conversion import to_json
 from coterie.protocol.schema import DataSchema, Feature, Label
@@ -57,7 +57,7 @@ async def _write(folder: Path) -> None:
                 assert await ledger.reserve(session, "people", experiment, number, ONE) is None
                 if number < 3 and (experiment, number) != (SECOND, 2):
                     await ledger.spend(session, "people", experiment, number)
-            await ledger.refund(session, "people", FIRST, 3, Cause.ABANDONED)
+            await ledger.refund(session, "people", FIRST, 3, RefundCause.ABANDONED)
     finally:
         await database.close()
 

@@ -18,7 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from coterie.errors import InternalError, StorageError
 from coterie.privacy.ledger.budget import YEAR_MS, Excess
 from coterie.privacy.ledger.chain import Head, check, commitment, link
-from coterie.privacy.ledger.events import EACH, YEAR, Bound, Cause, Limit, Reserve
+from coterie.privacy.ledger.events import EACH, YEAR, Bound, Limit, RefundCause, Reserve
 from coterie.privacy.ledger.state import Standing, State
 from coterie.protocol.canonical import canonical_json
 from coterie.protocol.conversion import to_json
@@ -227,7 +227,7 @@ def test_only_what_is_reserved_is_refunded_or_spent(tmp_path: Path) -> None:
                 await ledger.spend(session, "people", "exp_a", 1)
                 await ledger.spend(session, "people", "exp_a", 1)
                 for number in (1, 2, 3):
-                    await ledger.refund(session, "people", "exp_a", number, Cause.ABANDONED)
+                    await ledger.refund(session, "people", "exp_a", number, RefundCause.ABANDONED)
             assert await standing(database, ledger) == {
                 ("exp_a", 1): Standing.SPENT,
                 ("exp_a", 2): Standing.REFUNDED,
