@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from coterie.aggregation.report.panels import Panel, Points, Series
 from coterie.privacy.ledger.budget import Accountant, events_of
 from coterie.privacy.ledger.events import EACH, YEAR, Bound
-from coterie.privacy.ledger.state import Charge, Standing, State
+from coterie.privacy.ledger.state import Charge, CostState, State
 
 _PLACES = 60
 _DELTA = 1e-5
@@ -21,7 +21,7 @@ def budget_panels(state: State, accountant: Accountant) -> tuple[Panel, ...]:
     Empty where nothing was spent.
     """
     spent = sorted(
-        (charge for charge in state.charges.values() if charge.standing is Standing.SPENT), key=lambda one: one.at
+        (charge for charge in state.charges.values() if charge.standing is CostState.SPENT), key=lambda one: one.at
     )
     if not spent:
         return ()

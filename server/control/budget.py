@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from coterie.privacy.ledger.budget import charged, clock, events_of
 from coterie.privacy.ledger.chain import Entry, Head
 from coterie.privacy.ledger.events import EACH, YEAR
-from coterie.privacy.ledger.state import Charge, Standing, State
+from coterie.privacy.ledger.state import Charge, CostState, State
 from coterie.protocol.control import BudgetLimit, BudgetView, ExperimentBudget, LedgerEntry, Page
 from coterie.protocol.conversion import to_json
 from coterie.server.auth.gate import Here, gated_router
@@ -73,15 +73,15 @@ def view(ledger: Ledger, head: Head, state: State, delta: float, now: int) -> Bu
 
 def _experiment(ledger: Ledger, state: State, name: str, delta: float) -> ExperimentBudget:
     charges = [charge for charge in state.charges.values() if charge.experiment == name]
-    counts = {standing: sum(charge.standing is standing for charge in charges) for standing in Standing}
+    counts = {standing: sum(charge.standing is standing for charge in charges) for standing in CostState}
     own, each = state.limits.get(name), state.limits.get(EACH)
     at = own.delta if own else each.delta if each else delta
     bounds = [bound.epsilon for bound in (own, each) if bound is not None and bound.delta == at]
     return ExperimentBudget(
         experiment=name,
-        rounds_spent=counts[Standing.SPENT],
-        rounds_reserved=counts[Standing.RESERVED],
-        rounds_refunded=counts[Standing.REFUNDED],
+        rounds_spent=counts[CostState.SPENT],
+        rounds_reserved=counts[CostState.RESERVED],
+        rounds_refunded=counts[CostState.REFUNDED],
         epsilon_spent=_epsilon(ledger, _spent(charges), at),
         epsilon=_epsilon(ledger, state.of(name), at),
         delta=at,
@@ -90,7 +90,7 @@ def _experiment(ledger: Ledger, state: State, name: str, delta: float) -> Experi
 
 
 def _spent(charges: Sequence[Charge]) -> tuple[Charge, ...]:
-    return tuple(charge for charge in charges if charge.standing is Standing.SPENT)
+    return tuple(charge for charge in charges if charge.standing is CostState.SPENT)
 
 
 def _epsilon(ledger: Ledger, charges: Sequence[Charge], delta: float) -> float | None:

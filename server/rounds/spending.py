@@ -24,7 +24,7 @@ from coterie.privacy.dp.rounds import Draws, whole_cost
 from coterie.privacy.dp.statement import Trust, trusted
 from coterie.privacy.ledger.budget import Excess, charged, events_of, excess
 from coterie.privacy.ledger.events import Bound, RefundCause
-from coterie.privacy.ledger.state import Standing, State
+from coterie.privacy.ledger.state import CostState, State
 from coterie.protocol.canonical import canonical_json
 from coterie.protocol.claims import PrivacyTerms
 from coterie.protocol.control import ExperimentCreate
@@ -157,7 +157,7 @@ class Spending:
         bound = state.limits.get(experiment.id)
         if bound is None:
             return {}
-        spent = [charge for charge in state.of(experiment.id) if charge.standing is Standing.SPENT]
+        spent = [charge for charge in state.of(experiment.id) if charge.standing is CostState.SPENT]
         epsilon = await asyncio.to_thread(self.ledger.accountant, events_of(spent), bound.delta)
         return {"epsilon": epsilon if math.isfinite(epsilon) else None, "delta": bound.delta}
 

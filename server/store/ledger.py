@@ -21,7 +21,7 @@ from coterie.errors import InternalError, StorageError
 from coterie.privacy.ledger.budget import Accountant, Excess, clock, excess
 from coterie.privacy.ledger.chain import Entry, Head, check, commitment, link
 from coterie.privacy.ledger.events import Bound, Event, Limit, Refund, RefundCause, Reserve, Spend, event_from_json
-from coterie.privacy.ledger.state import Charge, Standing, State
+from coterie.privacy.ledger.state import Charge, CostState, State
 from coterie.protocol.canonical import canonical_json
 from coterie.protocol.conversion import to_json
 from coterie.protocol.signing import SigningKey
@@ -184,7 +184,7 @@ class Ledger:
         """
         _, state = await self.read(session, population)
         charge = state.charge(experiment, round)
-        if charge is not None and charge.standing is Standing.SPENT:
+        if charge is not None and charge.standing is CostState.SPENT:
             return await _seed(session, charge)
         seed = self.entropy(SEED_BYTES)
         session.add(SecretRow(name=_secret(experiment, round), value=seed))
@@ -198,7 +198,7 @@ class Ledger:
         """
         _, state = await self.read(session, population)
         charge = state.charge(experiment, round)
-        if charge is None or charge.standing is not Standing.SPENT:
+        if charge is None or charge.standing is not CostState.SPENT:
             raise InternalError(f"Round {round} of {experiment} was not paid for, so its sum is not opened.")
         return None if charge.noise is None else await _seed(session, charge)
 
@@ -213,7 +213,7 @@ class Ledger:
 
         async def decide(state: State) -> Event | None:
             charge = state.charge(experiment, round)
-            reserved = charge is not None and charge.standing is Standing.RESERVED
+            reserved = charge is not None and charge.standing is CostState.RESERVED
             return Refund(experiment=experiment, round=round, cause=cause) if reserved else None
 
         await self._append(session, population, decide)
@@ -223,9 +223,9 @@ class Ledger:
     ) -> None:
         async def decide(state: State) -> Event | None:
             charge = state.charge(experiment, round)
-            if charge is None or charge.standing is Standing.REFUNDED:
+            if charge is None or charge.standing is CostState.REFUNDED:
                 raise InternalError(f"Round {round} of {experiment} has reserved no budget that it could spend.")
-            spent = charge.standing is Standing.SPENT
+            spent = charge.standing is CostState.SPENT
             return None if spent else Spend(experiment=experiment, round=round, noise=noise)
 
         await self._append(session, population, decide)

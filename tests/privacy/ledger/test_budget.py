@@ -12,7 +12,7 @@ from coterie import errors
 from coterie.privacy.ledger.budget import YEAR_MS, clock, excess, refusal
 from coterie.privacy.ledger.chain import Entry, Head, check, link
 from coterie.privacy.ledger.events import EACH, YEAR, Bound, Event, Limit, Refund, RefundCause, Reserve, Spend
-from coterie.privacy.ledger.state import Standing, State, fold
+from coterie.privacy.ledger.state import CostState, State, fold
 
 DAY = 24 * 3600 * 1000
 NOW = 50 * YEAR_MS
@@ -139,7 +139,7 @@ class Rounds(RuleBasedStateMachine):
             else Spend(experiment=experiment, round=round)
         )
         charge = self.state.charge(experiment, round)
-        if charge is None or charge.standing is not Standing.RESERVED:
+        if charge is None or charge.standing is not CostState.RESERVED:
             with pytest.raises(errors.Conflict):
                 fold([(clock(self.state, self.now), event)], self.state)
             return
