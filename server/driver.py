@@ -26,7 +26,7 @@ from coterie.server.secure import opening
 from coterie.server.secure.attempts import Attempts
 from coterie.server.secure.context import RoundContext
 from coterie.server.store import attempts, events, experiments, jobs, tasks
-from coterie.server.store.attempts import Standing
+from coterie.server.store.attempts import AttemptStatus
 from coterie.server.store.experiments import Locked, OpenRound
 from coterie.server.store.jobs import JobKey
 from coterie.server.store.tables import JobRow, RoundRow, TaskRow
@@ -44,7 +44,7 @@ class Seen:
     late: Sequence[TaskRow]
     opened: Sequence[OpenRound]
     uncleaned: Sequence[RoundRow]
-    standings: Sequence[Standing]
+    standings: Sequence[AttemptStatus]
     jobs: Mapping[JobKey, JobRow]
     next_at: int | None
 

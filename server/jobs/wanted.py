@@ -7,7 +7,7 @@ from typing import Final
 from coterie.aggregation.engine import Work, work_due
 from coterie.server.secure.sums import SUMMED
 from coterie.server.store import attempts, jobs
-from coterie.server.store.attempts import Standing
+from coterie.server.store.attempts import AttemptStatus
 from coterie.server.store.experiments import OpenRound
 from coterie.server.store.jobs import JobKey
 from coterie.server.store.tables import JobRow
@@ -26,7 +26,7 @@ OF_SUMS: Final[Mapping[Work, str]] = {Work.SUM: SECURE_AGGREGATE, Work.SUM_EVALU
 
 
 def wanted(
-    opened: Sequence[OpenRound], standings: Sequence[Standing], rows: Mapping[JobKey, JobRow], now: int
+    opened: Sequence[OpenRound], standings: Sequence[AttemptStatus], rows: Mapping[JobKey, JobRow], now: int
 ) -> list[JobKey]:
     """The jobs that somebody should do now, or is at. standings: of the attempts that are not over. rows: of the jobs
     of these rounds. now: milliseconds.
@@ -51,11 +51,11 @@ def wanted(
     return found
 
 
-def _key(standing: Standing, kind: str) -> JobKey:
+def _key(standing: AttemptStatus, kind: str) -> JobKey:
     return JobKey(standing.experiment, standing.round, kind, standing.id)
 
 
-def _worth_adding(standing: Standing, rows: Mapping[JobKey, JobRow], now: int) -> bool:
+def _worth_adding(standing: AttemptStatus, rows: Mapping[JobKey, JobRow], now: int) -> bool:
     if standing.phase != "masked" or standing.due(now):
         return False
     row = rows.get(_key(standing, SECURE_SUM))

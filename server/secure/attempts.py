@@ -24,7 +24,7 @@ from coterie.server.secure.machine import Failed, Machine, begin
 from coterie.server.secure.sums import summed_now
 from coterie.server.signals import Signals
 from coterie.server.store import attempts, devices, events, experiments, mailbox
-from coterie.server.store.attempts import Standing
+from coterie.server.store.attempts import AttemptStatus
 from coterie.server.store.experiments import OpenRound
 
 CLOCK_SLACK_MS = 5000.0
@@ -45,7 +45,7 @@ class Attempts:
     def __post_init__(self) -> None:
         self._errands = Errands(self.signals.bell)
 
-    async def look(self, opened: Sequence[OpenRound], standings: Sequence[Standing]) -> None:
+    async def look(self, opened: Sequence[OpenRound], standings: Sequence[AttemptStatus]) -> None:
         """Wake who waits for an attempt that has moved, and start whatever is due: of the rounds and the attempts that
         were just read, in one transaction.
         """
@@ -67,7 +67,7 @@ class Attempts:
             elif standing.phase != attempts.UNMASKING and standing.due(now):
                 self._errands.start(standing.id, self._advance, standing)
 
-    async def _resume(self, standings: Sequence[Standing]) -> bool:
+    async def _resume(self, standings: Sequence[AttemptStatus]) -> bool:
         """Give every phase its whole time again, after a restart, and when somebody has set the clock. While there was
         no coordinator nobody could answer, and in the time that a clock jumps over nobody works: an attempt that
         counted it would lose clients that are well, and one that waited for it to pass again might wait for days.
@@ -92,14 +92,14 @@ class Attempts:
         """Leave what is under way; a restart does it again."""
         await self._errands.close()
 
-    def _wake(self, standings: Sequence[Standing]) -> None:
+    def _wake(self, standings: Sequence[AttemptStatus]) -> None:
         now = {standing.id: standing.version for standing in standings}
         moved = {attempt for attempt, version in self._seen.items() if now.get(attempt) != version}
         for attempt in moved | (self.signals.turns.waited_for() - now.keys()):
             self.signals.turns.turned(attempt)
         self._seen = now
 
-    async def _begin(self, standing: Standing) -> None:
+    async def _begin(self, standing: AttemptStatus) -> None:
         """Make the roster of those who reported *trained*."""
         async with self.context.storage.database.read() as session:
             row = await attempts.find(session, standing.id)
@@ -132,7 +132,7 @@ class Attempts:
         }
         await self._move(standing, machine, "attempt.began", details)
 
-    async def _advance(self, standing: Standing) -> None:
+    async def _advance(self, standing: AttemptStatus) -> None:
         """End a phase: everybody has answered, or its time is over."""
         async with self.context.storage.database.read() as session:
             row = await attempts.find(session, standing.id)
@@ -152,7 +152,7 @@ class Attempts:
             return
         await self._move(standing, after, "attempt.phase", {"answered": len(bundles)}, heard=len(bundles))
 
-    async def _fail(self, standing: Standing, failed: Failed, heard: int | None = None) -> None:
+    async def _fail(self, standing: AttemptStatus, failed: Failed, heard: int | None = None) -> None:
         """End an attempt without a sum. heard: as in `moved`."""
         async with self.context.storage.database.write("attempt") as session:
             locked = await experiments.lock(session, standing.experiment)
@@ -162,7 +162,7 @@ class Attempts:
 
     async def _move(
         self,
-        standing: Standing,
+        standing: AttemptStatus,
         machine: Machine,
         event: str,
         details: Mapping[str, Any],
@@ -189,7 +189,7 @@ class Attempts:
             events.append(session, event, data, standing.experiment)
         self.context.machines.keep(standing.id, standing.version + 1, machine)
 
-    async def _ready(self, standing: Standing, machine: Machine, heard: int) -> None:
+    async def _ready(self, standing: AttemptStatus, machine: Machine, heard: int) -> None:
         """Everything that opens the sum is here, or will never be."""
         changes = {"phase": attempts.UNMASKING, "deadline_at": None, "awaited": 0}
         async with self.context.storage.database.write("attempt") as session:

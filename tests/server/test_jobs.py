@@ -22,7 +22,7 @@ from coterie.server.jobs.kinds import KINDS
 from coterie.server.jobs.runner import Runner
 from coterie.server.jobs.wanted import wanted
 from coterie.server.store import jobs
-from coterie.server.store.attempts import Standing
+from coterie.server.store.attempts import AttemptStatus
 from coterie.server.store.experiments import OpenRound
 from coterie.server.store.jobs import Job, JobKey
 from coterie.server.store.tables import EventRow, JobRow, RoundRow
@@ -185,9 +185,9 @@ def opened(phase: e.RoundPhase, upstream: str | None = None, **config: bool) -> 
     return OpenRound(RoundRow(experiment=KEY.experiment, number=1, upstream=upstream), value)
 
 
-def standing(name: str, phase: str, arrived: int = 0) -> Standing:
+def standing(name: str, phase: str, arrived: int = 0) -> AttemptStatus:
     """An attempt of that round."""
-    return Standing(name, KEY.experiment, 1, "train", phase, None, 0, 20, arrived)
+    return AttemptStatus(name, KEY.experiment, 1, "train", phase, None, 0, 20, arrived)
 
 
 def row(kind: str, subject: str = "", state: str = jobs.DONE, **told: int) -> tuple[JobKey, JobRow]:
@@ -199,7 +199,7 @@ def row(kind: str, subject: str = "", state: str = jobs.DONE, **told: int) -> tu
 
 
 SUMMING = opened(e.RoundPhase.AGGREGATING, secure=True)
-Case = tuple[OpenRound, Sequence[Standing], Sequence[tuple[JobKey, JobRow]], list[tuple[str, str]]]
+Case = tuple[OpenRound, Sequence[AttemptStatus], Sequence[tuple[JobKey, JobRow]], list[tuple[str, str]]]
 WANTED: dict[str, Case] = {
     "nothing while devices train": (opened(e.RoundPhase.COLLECTING), (), (), []),
     "a version": (opened(e.RoundPhase.AGGREGATING), (), (), [("aggregate", "")]),
