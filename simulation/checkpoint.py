@@ -23,7 +23,7 @@ from coterie.protocol.files import create_durably, make_folder, write_durably
 from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.tensors import decode_tensors, encode_tensors
 from coterie.simulation.claim import Claim
-from coterie.simulation.population import Standing
+from coterie.simulation.population import ParticipationRecord
 from coterie.simulation.versions import damaged, read_named
 
 FILE = "checkpoint.json"
@@ -44,7 +44,7 @@ class Checkpoint:
     records: Sequence[RoundRecord]
     clients: Mapping[int, Tensors]
     server: State
-    standings: Mapping[int, Standing]
+    standings: Mapping[int, ParticipationRecord]
     informed: frozenset[int]
     air: Mapping[str, Any] | None = None
     before: str | None = None
@@ -137,7 +137,7 @@ class CheckpointFolder:
                     records=[RoundRecord.from_dict(record) for record in value["rounds"]],
                     clients={int(number): self._read(digest) for number, digest in value["clients"].items()},
                     server=self._read(value["server"]) if value["server"] else {},
-                    standings={int(n): Standing(**standing) for n, standing in value["standings"].items()},
+                    standings={int(n): ParticipationRecord(**standing) for n, standing in value["standings"].items()},
                     informed=frozenset(int(number) for number in value["informed"]),
                     air=_of_kind(value["air"], dict, None),
                     before=_of_kind(value["before"], str, None),

@@ -121,7 +121,7 @@ class Client:
 
 
 @dataclass(frozen=True)
-class Standing:
+class ParticipationRecord:
     """What is known of a client that took part: its mean loss then, the round, and how often it did."""
 
     loss: float | None
@@ -166,7 +166,7 @@ class Population:
         self._bytes = 0
         self._facts: dict[int, Facts] = {}
         self.states: dict[int, Tensors] = {}
-        self.standings: dict[int, Standing] = {}
+        self.standings: dict[int, ParticipationRecord] = {}
         if isinstance(sources, list | tuple):
             for number, source in enumerate(cast(Sequence[DataSource], sources)):
                 if isinstance(source, Mapping):
@@ -188,7 +188,7 @@ class Population:
         if state:
             self.states[number] = dict(state)
         before = self.standings.get(number)
-        self.standings[number] = Standing(loss, round, 1 + (before.times if before else 0))
+        self.standings[number] = ParticipationRecord(loss, round, 1 + (before.times if before else 0))
 
     def candidates(self, policy: RoundPolicy, round: int, privacy: Privacy | None = None) -> list[Candidate]:
         """The clients that a round may choose from, by the rules of eligibility.
