@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from coterie import errors
-from coterie.aggregation.analytics.bound import LEAST, Terms
+from coterie.aggregation.analytics.bound import LEAST, QueryNoise
 from coterie.aggregation.analytics.checks import whole
 from coterie.aggregation.analytics.noise import Noised, check_ring, checked, deviation, with_room
 from coterie.aggregation.analytics.query import Query
@@ -97,7 +97,7 @@ def ask(
         reach = LARGEST_EXACT if secure_aggregation is False else largest_of(clients)
         return experiment_of(replace(query.rule, largest=reach), None)
     what = f"The query {query.rule.name}"
-    terms = Terms(clip=checked(what, privacy).clip, noise=1.0, elements=elements)
+    terms = QueryNoise(clip=checked(what, privacy).clip, noise=1.0, elements=elements)
     # How much noise there is, depends on how the experiment's rounds run, and it knows that itself.
     provisional = query.noised(terms)
     shapes = shapes_of(provisional)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from coterie.aggregation.analytics.bound import Shortened, Terms
+from coterie.aggregation.analytics.bound import QueryNoise, Shortened
 from coterie.aggregation.analytics.query import Query
 from coterie.aggregation.analytics.rule import QueryRule, Settings
 from coterie.aggregation.reducers import Vector
@@ -35,9 +35,9 @@ class Count:
 def count_rule(clip: float = 0, noise: float = 0, elements: float = 1) -> QueryRule:
     """The rule of `count`.
 
-    clip, noise, elements: see `Terms`.
+    clip, noise, elements: see `QueryNoise`.
     """
-    terms = Terms.read("count", clip, noise, elements)
+    terms = QueryNoise.read("count", clip, noise, elements)
     bound = terms.bound(np.array([1.0, 0.0]))
     return QueryRule(
         name="count",

@@ -39,7 +39,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from coterie.aggregation.analytics.bound import Shortened, Terms
+from coterie.aggregation.analytics.bound import QueryNoise, Shortened
 from coterie.aggregation.analytics.bracket import WRONG
 from coterie.aggregation.analytics.checks import number, whole
 from coterie.aggregation.analytics.edges import EDGES, NOWHERE, Edges, below, counts, inside, size
@@ -109,14 +109,14 @@ def heavy_hitters_rule(
 ) -> QueryRule:
     """The rule of `heavy_hitters`.
 
-    clip, noise, elements: see `Terms`.
+    clip, noise, elements: see `QueryNoise`.
 
     Raises errors.ExperimentError (``query_invalid``).
     """
     length = whole("heavy_hitters", "bits", bits, least=1, most=MOST_BITS)
     stride = min(whole("heavy_hitters", "step", step, least=1, most=MOST_STEP), length)
     share = number("heavy_hitters", "fraction", fraction, least=LEAST_FRACTION, most=1)
-    terms = Terms.read("heavy_hitters", clip, noise, elements)
+    terms = QueryNoise.read("heavy_hitters", clip, noise, elements)
     slots, rounds = int(1 / share + 1e-9), -(-length // stride)
     edges = np.full((slots, (1 << stride) + 1), NOWHERE, np.float32)
     edges[0] = _cut(0, length, stride)
@@ -184,7 +184,7 @@ def heavy_hitters(column: str, *, bits: int, fraction: float, step: int = 4) -> 
     Raises errors.ExperimentError (``query_invalid``).
     """
 
-    def noised(terms: Terms) -> QueryRule:
+    def noised(terms: QueryNoise) -> QueryRule:
         return heavy_hitters_rule(bits, fraction, step, **terms.parameters)
 
     return Query(column, heavy_hitters_rule(bits, fraction, step), noised, _read)

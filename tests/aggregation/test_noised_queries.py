@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from coterie import errors
 from coterie.aggregation.analytics import Query, ask, count, heavy_hitters, histogram, mean, quantiles
 from coterie.aggregation.analytics.asking import foreseen
-from coterie.aggregation.analytics.bound import SAID, Terms
+from coterie.aggregation.analytics.bound import SAID, QueryNoise
 from coterie.aggregation.analytics.bracket import WRONG, bracket, sureness
 from coterie.aggregation.analytics.noise import FALSE
 from coterie.aggregation.analytics.places import places, smallest_block
@@ -79,7 +79,7 @@ def everything(column: str, parts: Sequence[Rows] = PARTS) -> NDArray[Any]:
 def noised_rule(query: Query[Any], asked: Experiment) -> QueryRule:
     """The rule of the experiment, with its noise."""
     numbers = asked.algorithm.parameters
-    return query.noised(Terms(clip=numbers["clip"], noise=numbers["noise"], elements=int(numbers["elements"])))
+    return query.noised(QueryNoise(clip=numbers["clip"], noise=numbers["noise"], elements=int(numbers["elements"])))
 
 
 def sent(rule: QueryRule, told: Mapping[str, NDArray[np.float32]], values: NDArray[Any]) -> NDArray[np.float64]:
@@ -154,7 +154,7 @@ def within(scores: Sequence[float] | NDArray[Any]) -> None:
 def test_no_client_sends_more_than_the_clip(name: str, rows: int, extreme: float | None, seed: int) -> None:
     """Whatever its rows are; and one of at most `clip` rows sends all of them."""
     query, elements = QUERIES[name]
-    rule = query.noised(Terms(clip=100.0, noise=1.0, elements=elements))
+    rule = query.noised(QueryNoise(clip=100.0, noise=1.0, elements=elements))
     draw = np.random.Generator(np.random.PCG64(seed))
     values = draw.uniform(-50, 300, (rows, elements)) if extreme is None else np.full((rows, elements), extreme)
     vector = sent(rule, rule.settings, values.astype(np.float32))
@@ -509,7 +509,7 @@ def _version(query: Query[Any]) -> Mapping[str, NDArray[np.float32]]:
 @pytest.mark.parametrize("name", QUERIES)
 def test_a_server_rebuilds_a_noised_query_from_its_name_and_numbers(name: str) -> None:
     query, elements = QUERIES[name]
-    rule = query.noised(Terms(clip=50.0, noise=3.0, elements=elements))
+    rule = query.noised(QueryNoise(clip=50.0, noise=3.0, elements=elements))
     rebuilt = algorithm(name, rule.parameters)
     assert rebuilt == method(rule) and rebuilt.server.reads == (DELTA,)
     with pytest.raises(errors.ExperimentError, match="clip must be"):
