@@ -9,7 +9,7 @@ from coterie.aggregation.experiment import Experiment
 from coterie.aggregation.horizontal.algorithm import ServerPart
 from coterie.aggregation.promises.claims import claim_of
 from coterie.errors import InternalError
-from coterie.privacy.audit.gaussian import Terms, enough_canaries
+from coterie.privacy.audit.gaussian import CanaryParameters, enough_canaries
 from coterie.privacy.audit.one_run import canaries_for
 from coterie.privacy.audit.whitening import Matrix, expected_strengths, whitening
 from coterie.privacy.secagg.parameters import share_of
@@ -57,7 +57,7 @@ class Audited:
     claimed: float | None
     confidence: float
     each: float
-    terms: Terms | None = None
+    terms: CanaryParameters | None = None
     white: Matrix | None = None
     because: str | None = None
 
@@ -142,7 +142,7 @@ def _by_marks(experiment: Experiment, request: AuditRequest, honest: int, canari
     hidden = float(np.linalg.norm(white.sum(axis=1))) * honest / math.sqrt(length)
     # Two judgements, each of which may be wrong with half of the chance that is left for mistakes.
     each = 1 - (1 - request.confidence) / 2
-    terms = Terms(
+    terms = CanaryParameters(
         delta=delta,
         claimed=claimed,
         halved=2 * strongest / _noise_surplus(shaped),
