@@ -41,7 +41,7 @@ CREATE TABLE IF NOT EXISTS inbox (
 
 
 @dataclass(frozen=True)
-class Membership:
+class PartyMembership:
     """A role that this party has taken.
 
     name: the session's.
@@ -107,11 +107,11 @@ class Store:
         """Release the folder."""
         self._database.close()
 
-    def join(self, url: str, joined: PartyJoined) -> Membership:
+    def join(self, url: str, joined: PartyJoined) -> PartyMembership:
         """Keep a membership. Raises ConfigurationError ``role_taken`` where this party has another role there,
         InputError ``session_terms`` where the session had other terms before.
         """
-        made = Membership(url, joined.party, joined.role, joined.name, joined.terms)
+        made = PartyMembership(url, joined.party, joined.role, joined.name, joined.terms)
         before = next((each for each in self.memberships() if each.session == made.session), made)
         if before.role != made.role:
             raise ConfigurationError(
@@ -133,15 +133,15 @@ class Store:
         self.faults.reach("joined")
         return made
 
-    def memberships(self) -> list[Membership]:
+    def memberships(self) -> list[PartyMembership]:
         """Every role that this party has taken, the oldest session first."""
         rows = self._database.execute("SELECT url, party, role, name, terms FROM memberships ORDER BY session")
         return [
-            Membership(url, party, role, name, SessionTerms.model_validate_json(terms))
+            PartyMembership(url, party, role, name, SessionTerms.model_validate_json(terms))
             for url, party, role, name, terms in rows
         ]
 
-    def membership(self, session: str | None = None) -> Membership:
+    def membership(self, session: str | None = None) -> PartyMembership:
         """The membership in a session, by its id or the id's end; the only one when none is given.
 
         Raises ConfigurationError ``session_unknown``.
