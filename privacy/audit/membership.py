@@ -16,7 +16,7 @@ from coterie.privacy.audit.verdict import Verdict, verdict_of
 
 
 @dataclass(frozen=True)
-class Membership:
+class MembershipInference:
     """auc: the chance that a member's score is above an outsider's; 0.5 is blind. found: the share of members found
     where 1 % of outsiders are taken for members. epsilon: what these errors prove with 95 % confidence (a lower bound
     of ε at `delta`, from a threshold fixed on one half of the rows and tried on the other).
@@ -35,16 +35,16 @@ class Membership:
         return verdict_of(self.epsilon, self.cap, claimed)
 
 
-def membership(members: Sequence[float], outsiders: Sequence[float], *, delta: float = 1e-5) -> Membership:
+def membership(members: Sequence[float], outsiders: Sequence[float], *, delta: float = 1e-5) -> MembershipInference:
     """Judge scores, higher the more a row looks like a member (the negative loss).
 
     Raises errors.ArgumentValueError for fewer than four rows of a kind, or scores that are no numbers.
     """
     inside, outside = np.asarray(members, np.float64), np.asarray(outsiders, np.float64)
     if min(inside.size, outside.size) < 4 or not (np.isfinite(inside).all() and np.isfinite(outside).all()):
-        raise errors.ArgumentValueError("Membership needs finite scores of at least four rows of each kind.")
+        raise errors.ArgumentValueError("MembershipInference needs finite scores of at least four rows of each kind.")
     threshold = float(np.quantile(outside, 0.99))
-    return Membership(
+    return MembershipInference(
         members=inside.size,
         outsiders=outside.size,
         auc=auc(members, outsiders),
