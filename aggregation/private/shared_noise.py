@@ -19,7 +19,7 @@ from coterie.protocol.secure_aggregation import SecureAggregation
 
 def shared_noise(
     privacy: UserLevel, secure: SecureAggregation, policy: RoundPolicy, *, length: int, round: int
-) -> distributed.Terms:
+) -> distributed.DistributedNoise:
     """How the devices of a round encode and noise their changes of `length` weights.
 
     The noise is made for the fewest survivors that the round may have, less those that may work together with the
@@ -69,7 +69,7 @@ def _cost_ratio(privacy: UserLevel, rounds: int, cohort: int, real: Concentrated
 @lru_cache(maxsize=64)
 def _chosen(
     mechanism: DistributedMechanism, clip: float, multiplier: float, length: int, clients: int, contributors: int
-) -> distributed.Terms:
+) -> distributed.DistributedNoise:
     return choose(
         mechanism,
         clip=clip,

@@ -172,7 +172,7 @@ def _of_a_sum(terms: SecureTerms) -> Event:
     if terms.noise is None:
         raise _refusal("rests on noise that clients add together, and the task lets them add none")
     try:
-        return distributed.event(distributed.Terms.of(terms.noise, section.bits, section.values))
+        return distributed.event(distributed.DistributedNoise.of(terms.noise, section.bits, section.values))
     except ArgumentValueError as error:
         raise _refusal(f"rests on noise that cannot be made: {error.message}") from error
 

@@ -247,11 +247,11 @@ _FORMS: Mapping[str, _Form] = {
 }
 
 
-def shared_noise(section: SecureSection, spec: SectionSpec, noise: NoiseTerms | None) -> distributed.Terms:
+def shared_noise(section: SecureSection, spec: SectionSpec, noise: NoiseTerms | None) -> distributed.DistributedNoise:
     """How a ``noised`` section is noised. Raises errors.UpdateRefused (``wrong_sections``) without terms."""
     if noise is None:
         raise _refusal(f"section {section.name[:64]!r} needs noise, and the terms define none")
-    return distributed.Terms.of(noise, section.bits, spec.length)
+    return distributed.DistributedNoise.of(noise, section.bits, spec.length)
 
 
 def _vector_of(spec: SectionSpec, vectors: Mapping[str, npt.NDArray[Any]]) -> npt.NDArray[Any]:
