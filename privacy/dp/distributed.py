@@ -119,7 +119,7 @@ class DistributedNoise:
 
 
 @dataclass(frozen=True)
-class Encoded:
+class NoisedVector:
     """numbers: uint32[padded], below 2**bits, noised: may be revealed in a sum. shortened: whether the vector was
     longer than `clip` (see `clipping.Clipped`); as private as the vector.
     """
@@ -128,7 +128,7 @@ class Encoded:
     shortened: bool
 
 
-def encode(vector: npt.NDArray[Any], terms: DistributedNoise, shared: bytes, source: Source) -> Encoded:
+def encode(vector: npt.NDArray[Any], terms: DistributedNoise, shared: bytes, source: Source) -> NoisedVector:
     """What one client adds to the masked sum.
 
     shared: the public seed of the rotation, 32 bytes, the same for all.
@@ -141,7 +141,7 @@ def encode(vector: npt.NDArray[Any], terms: DistributedNoise, shared: bytes, sou
     held = clip_vector(vector.reshape(-1), terms.clip)
     whole = round_within(spread.spread(held.vector, shared) * terms.scale, terms.square, source)
     whole += share(terms.mechanism, terms.padded, terms.variance, source)
-    return Encoded((whole & ((1 << terms.bits) - 1)).astype(np.uint32), held.shortened)
+    return NoisedVector((whole & ((1 << terms.bits) - 1)).astype(np.uint32), held.shortened)
 
 
 def decode(total: npt.NDArray[np.integer[Any]], terms: DistributedNoise, shared: bytes) -> npt.NDArray[np.float64]:
