@@ -177,7 +177,7 @@ def most_bytes(
     )
 
 
-class Encoded(NamedTuple):
+class EncodedUpdate(NamedTuple):
     """An update's bytes, and the codecs' state to keep if it counts, by the names of the client state."""
 
     data: bytes
@@ -200,7 +200,7 @@ def encode_update(
     clients: int = 1,
     slices: Mapping[str, tuple[Slice, ...]] = _WHOLE,
     coverage: Mapping[str, Mapping[tuple[Slice, ...], int]] = _NO_PARTS,
-) -> Encoded:
+) -> EncodedUpdate:
     """The bytes of an update, and the state of its codecs after it.
 
     task, plan: their ids; base: SHA-256 of the model version trained from; weight: examples that count (whole, ≥ 0);
@@ -252,7 +252,9 @@ def encode_update(
     header = UpdateHeader(
         task=task, plan=plan, base=base, weight=weight, steps=steps, sections=tuple(entries), kind=kind, clients=clients
     )
-    return Encoded(encode_tensors(payloads, {METADATA_KEY: canonical_json(to_json(header)).decode("utf-8")}), after)
+    return EncodedUpdate(
+        encode_tensors(payloads, {METADATA_KEY: canonical_json(to_json(header)).decode("utf-8")}), after
+    )
 
 
 def of_plan(state: State) -> State:
@@ -381,7 +383,7 @@ __all__ = [
     "CODEC_STATE",
     "METADATA_KEY",
     "REFUSALS",
-    "Encoded",
+    "EncodedUpdate",
     "Kind",
     "SectionEntry",
     "Update",

@@ -36,7 +36,7 @@ from coterie.protocol.finite import all_finite
 from coterie.protocol.randomness import derive, stream
 from coterie.protocol.secagg import SecureTerms
 from coterie.protocol.sections import SectionSpec
-from coterie.protocol.update import Encoded, encode_update, of_plan
+from coterie.protocol.update import EncodedUpdate, encode_update, of_plan
 
 PLAIN = "float32"
 DIVERGED = "metric_invalid"
@@ -287,7 +287,7 @@ class Workplace:
             return replace(trained, size=size, sections={}, **_unusable(error))
         return replace(trained, size=size)
 
-    def _encode(self, trained: Trained, state: Tensors, assignment: Assignment) -> Encoded:
+    def _encode(self, trained: Trained, state: Tensors, assignment: Assignment) -> EncodedUpdate:
         specs = self.plan.manifest.sections
         return encode_update(
             task=trained.task,
