@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from coterie.client_sdk.device.backoff import Window, after_answer, after_failure
 from coterie.client_sdk.device.blobs import BlobCache
-from coterie.client_sdk.device.faults import Faults
+from coterie.client_sdk.device.faults import DeviceFaults
 from coterie.client_sdk.device.idleness import Idleness
 from coterie.client_sdk.device.membership import Membership, capabilities, data_report, first_signers, join
 from coterie.client_sdk.device.preview import DryRun, nothing, preview
@@ -51,7 +51,7 @@ class Agent:
         _check_provider(settings)
         self.settings = settings
         self.summary = RunSummary()
-        self._faults = Faults.from_environment()
+        self._faults = DeviceFaults.from_environment()
         self._link = Link(settings.url, ca=settings.ca, transport=settings.transport)
         self.store = Store(settings.folder)
         self._blobs = BlobCache(self.store.cache, self._link, reached=self._faults.reach)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.client_sdk.device.endorsement import stored_endorsement
-from coterie.client_sdk.device.faults import Faults
+from coterie.client_sdk.device.faults import DeviceFaults
 from coterie.client_sdk.device.history import StoredMembership
 from coterie.client_sdk.device.policy import DevicePolicy
 from coterie.client_sdk.device.store import Store
@@ -93,7 +93,7 @@ async def join(
     token: str | None,
     name: str | None,
     capabilities: Capabilities,
-    faults: Faults,
+    faults: DeviceFaults,
     endorsement: Endorsement | None = None,
 ) -> Membership:
     """Join, or take up the membership that the store holds.
@@ -150,7 +150,7 @@ async def _enrol(
     token: str,
     name: str | None,
     capabilities: Capabilities,
-    faults: Faults,
+    faults: DeviceFaults,
     endorsement: Endorsement | None,
 ) -> Membership:
     info = await _population(link, token, expected=True)

@@ -10,7 +10,7 @@ from coterie.aggregation.analytics.rule import question_of
 from coterie.aggregation.plan.manifest import Manifest
 from coterie.client_sdk.device.blobs import BlobCache
 from coterie.client_sdk.device.divergence import blameless
-from coterie.client_sdk.device.faults import Faults
+from coterie.client_sdk.device.faults import DeviceFaults
 from coterie.client_sdk.device.lineage import check_lineage, same_chain
 from coterie.client_sdk.device.membership import Membership
 from coterie.client_sdk.device.outcome import Finished
@@ -64,7 +64,7 @@ class Runner:
     store: Store
     blobs: BlobCache
     requests: SignedLink
-    faults: Faults
+    faults: DeviceFaults
     summary: RunSummary
     emit: Emit
     stop: Flag

@@ -24,7 +24,7 @@ import numpy as np
 
 from coterie.client_sdk.device.attempts import AFTER_MASKING, AttemptRecord, Message
 from coterie.client_sdk.device.backoff import Backoff, after_failure
-from coterie.client_sdk.device.faults import Faults
+from coterie.client_sdk.device.faults import DeviceFaults
 from coterie.client_sdk.device.signed import SignedLink
 from coterie.client_sdk.device.store import Store
 from coterie.client_sdk.device.trainers.base import Stopped, Tensors
@@ -107,7 +107,7 @@ class SecureCourier:
     floor: int
     store: Store
     requests: SignedLink
-    faults: Faults
+    faults: DeviceFaults
     emit: Emit
     stop: Flag
     piece: int = PIECE

@@ -15,7 +15,7 @@ import httpx
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.client_sdk.device.faults import Faults
+from coterie.client_sdk.device.faults import DeviceFaults
 from coterie.client_sdk.device.secure import Ended, SecureCourier
 from coterie.client_sdk.device.signed import SignedLink
 from coterie.client_sdk.device.store import Store
@@ -258,7 +258,7 @@ class Member:
         self.store.close()
         self.store = self._open()
 
-    def courier(self, faults: Faults | None = None) -> SecureCourier:
+    def courier(self, faults: DeviceFaults | None = None) -> SecureCourier:
         def emit(event: str, /, **fields: Any) -> None:
             self.events.append({"event": event, **fields})
             if fields.get("message") == "keys":
@@ -269,13 +269,13 @@ class Member:
             floor=self.floor,
             store=self.store,
             requests=cast(SignedLink, Wire(self.relay, self.id)),
-            faults=faults or Faults(),
+            faults=faults or DeviceFaults(),
             emit=emit,
             stop=self.stop,
             piece=100,
         )
 
-    async def work(self, faults: Faults | None = None) -> Ended:
+    async def work(self, faults: DeviceFaults | None = None) -> Ended:
         """From wherever the device is to the attempt's end."""
         courier = self.courier(faults)
         if self.store.state_of(self.task.id) == "leased":
