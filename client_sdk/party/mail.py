@@ -15,7 +15,7 @@ from typing import Any, Final
 from coterie.client_sdk.device.backoff import Backoff, after_failure
 from coterie.client_sdk.device.signed import SignedLink
 from coterie.client_sdk.http import Answer, is_transient, parsed, problem
-from coterie.client_sdk.party.faults import Faults
+from coterie.client_sdk.party.faults import PartyFaults
 from coterie.errors import RemoteError
 from coterie.protocol.canonical import LARGEST_INTEGER
 from coterie.protocol.session import SEQUENCE_HEADER, Acknowledged, SendReceipt
@@ -48,7 +48,7 @@ class Mail:
     """A party's requests, each made again for as long as the coordinator is away."""
 
     def __init__(
-        self, link: SignedLink, backoff: Backoff, on_pause: Callable[[RemoteError], None], faults: Faults
+        self, link: SignedLink, backoff: Backoff, on_pause: Callable[[RemoteError], None], faults: PartyFaults
     ) -> None:
         self._link = link
         self._faults = faults

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from coterie.client_sdk.device.database import Database
-from coterie.client_sdk.party.faults import Faults
+from coterie.client_sdk.party.faults import PartyFaults
 from coterie.client_sdk.party.pins import Pins
 from coterie.errors import ConfigurationError, InputError
 from coterie.protocol.private_files import make_private_folder
@@ -99,7 +99,7 @@ class Store:
         self.folder = folder
         self.key = SigningKey.load_or_create(folder / KEY)
         self.pins = Pins(folder)
-        self.faults = Faults.from_environment()
+        self.faults = PartyFaults.from_environment()
         self._database = Database(folder, SCHEMA, "party.db")
         self._sweep()
 
