@@ -24,7 +24,7 @@ from coterie.server.downloads.downloads import Downloads
 from coterie.server.driver import Driver
 from coterie.server.edge.edge import Edge
 from coterie.server.edge.membership import token_missing
-from coterie.server.faults import Faults
+from coterie.server.faults import CoordinatorFaults
 from coterie.server.fleet import Fleet
 from coterie.server.incoming import IncomingBodies
 from coterie.server.jobs.kinds import KINDS
@@ -65,13 +65,15 @@ log = structlog.get_logger("coterie.server")
 
 
 @asynccontextmanager
-async def open_coordinator(settings: Settings, faults: Faults | None = None) -> AsyncGenerator[Coordinator, None]:
+async def open_coordinator(
+    settings: Settings, faults: CoordinatorFaults | None = None
+) -> AsyncGenerator[Coordinator, None]:
     """Take the folder, bring the database up to date, sweep what a crash left, start the worker and the driver; undo it
     all at the end.
 
     Raises ConfigurationError: the folder is in use or cannot be written, or the database is newer than this code.
     """
-    faults = faults or Faults.from_environment()
+    faults = faults or CoordinatorFaults.from_environment()
     folder = settings.folder.resolve()
     try:
         make_private_folder(folder)

@@ -23,7 +23,7 @@ import obstore
 
 from coterie.errors import StorageError, TooLarge
 from coterie.protocol.private_files import make_private_folder
-from coterie.server.faults import Faults
+from coterie.server.faults import CoordinatorFaults
 from coterie.server.store.blob_files import BlobFiles
 from coterie.server.store.objects import Objects, Shelf, key_of
 from coterie.server.store.parts import UploadParts
@@ -72,7 +72,7 @@ class BlobStore:
     files: the same blobs as files, for code that blocks. parts: of uploads that go on later.
     """
 
-    def __init__(self, objects: Objects, local: Path, faults: Faults) -> None:
+    def __init__(self, objects: Objects, local: Path, faults: CoordinatorFaults) -> None:
         """local: a folder of this machine for bytes that are promised to nobody: bodies that are coming in, the
         results of jobs, caches.
         """

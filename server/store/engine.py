@@ -20,7 +20,7 @@ from sqlalchemy.util import LRUCache
 
 from coterie.errors import InternalError
 from coterie.server.bell import Bell
-from coterie.server.faults import QUIET, TRANSACTIONS, Faults
+from coterie.server.faults import QUIET, TRANSACTIONS, CoordinatorFaults
 from coterie.server.store import events
 from coterie.server.store.inline import connect
 from coterie.server.store.intact import lost
@@ -123,7 +123,7 @@ def _place(path: Path) -> tuple[int, int]:
 class Database:
     """Sessions for reading and for writing. One request is one transaction."""
 
-    def __init__(self, url: str, faults: Faults, bell: Bell) -> None:
+    def __init__(self, url: str, faults: CoordinatorFaults, bell: Bell) -> None:
         self._faults = faults
         self._bell = bell
         self._file = _StoredFile.of(url)

@@ -21,7 +21,7 @@ from coterie.protocol.canonical import canonical_json
 from coterie.protocol.conversion import to_json
 from coterie.protocol.schema import DataSchema, Feature, Label
 from coterie.server.bell import Bell
-from coterie.server.faults import Faults
+from coterie.server.faults import CoordinatorFaults
 from coterie.server.store import housekeeping, populations
 from coterie.server.store.engine import Database, sqlite_url
 from coterie.server.store.ledger import Ledger
@@ -45,7 +45,7 @@ FIRST, SECOND = f"exp_{'0' * 31}1", f"exp_{'0' * 31}2"
 
 async def _write(folder: Path) -> None:
     """A population whose ledger has three payments, a refund and a reservation."""
-    database = Database(sqlite_url(folder / "coterie.db"), Faults(), Bell())
+    database = Database(sqlite_url(folder / "coterie.db"), CoordinatorFaults(), Bell())
     try:
         key = (await housekeeping.first_start(database, folder)).key
         ledger = Ledger(key, epsilon)

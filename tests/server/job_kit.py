@@ -14,7 +14,7 @@ from coterie.aggregation.progress import Progress
 from coterie.aggregation.round import RoundConfig
 from coterie.protocol.conversion import to_text
 from coterie.server.bell import Bell
-from coterie.server.faults import Faults
+from coterie.server.faults import CoordinatorFaults
 from coterie.server.jobs.kind import JobKind, Result
 from coterie.server.jobs.runner import Runner
 from coterie.server.metrics import Metrics
@@ -74,7 +74,7 @@ def kind_of(hangs: bool, folder: Path) -> JobKind:
 @asynccontextmanager
 async def running(folder: Path, owner: str, lease_s: float, *, hangs: bool = False) -> AsyncGenerator[Runner, None]:
     """A runner over the database of a folder."""
-    bell, faults = Bell(), Faults(None)
+    bell, faults = Bell(), CoordinatorFaults(None)
     database = Database(sqlite_url(folder / "coterie.db"), faults, bell)
     blobs = BlobStore(open_objects((folder / "blobs").as_uri()), folder / "blobs", faults)
     workers = Workers(attempts=1, timeout_s=600)

@@ -41,7 +41,7 @@ from coterie.protocol.signing import SigningKey, sign_plan
 from coterie.protocol.tensors import encode_tensors
 from coterie.protocol.update import encode_update
 from coterie.server.app import create_app
-from coterie.server.faults import Faults
+from coterie.server.faults import CoordinatorFaults
 from coterie.server.settings import Settings
 from coterie.server.store.engine import sqlite_url
 from coterie.server.store.migrate import migrate
@@ -382,9 +382,9 @@ Opener = Callable[..., AbstractAsyncContextManager[Operator]]
 
 
 @asynccontextmanager
-async def in_process(settings: Settings, faults: Faults | None = None) -> AsyncGenerator[Operator, None]:
+async def in_process(settings: Settings, faults: CoordinatorFaults | None = None) -> AsyncGenerator[Operator, None]:
     """A coordinator in this process, spoken to over ASGI. Its transactions keep to the order of locks."""
-    app = create_app(settings, faults=faults or Faults())
+    app = create_app(settings, faults=faults or CoordinatorFaults())
     with in_order():
         async with app.router.lifespan_context(app):
             transport = httpx.ASGITransport(app, raise_app_exceptions=False)

@@ -24,7 +24,7 @@ from coterie.protocol.canonical import canonical_json
 from coterie.protocol.conversion import to_json
 from coterie.protocol.signing import SigningKey
 from coterie.server.bell import Bell
-from coterie.server.faults import Faults
+from coterie.server.faults import CoordinatorFaults
 from coterie.server.store import ledger as store
 from coterie.server.store import populations
 from coterie.server.store.engine import Database, sqlite_url
@@ -50,7 +50,7 @@ def run(work: Coroutine[Any, Any, None]) -> None:
 async def opened(folder: Path, count: int = 1) -> AsyncGenerator[list[Database], None]:
     """The same database, opened by so many writers, with a population in it."""
     path = (folder / "state" if (folder / "state").exists() else prepare(folder / "state")) / "coterie.db"
-    made = [Database(sqlite_url(path), Faults(), Bell()) for _ in range(count)]
+    made = [Database(sqlite_url(path), CoordinatorFaults(), Bell()) for _ in range(count)]
     try:
         async with made[0].write("population") as session:
             if await populations.find(session, "people") is None:

@@ -15,7 +15,7 @@ from server_kit import Opener, Operator, fleet, sha256
 
 from coterie.errors import StorageError, Unauthenticated
 from coterie.server.credentials.nonces import Nonces
-from coterie.server.faults import Faults
+from coterie.server.faults import CoordinatorFaults
 from coterie.server.store import events
 from coterie.server.store.blob_files import BlobFiles
 from coterie.server.store.blobs import BlobStore
@@ -47,7 +47,7 @@ def with_operator(coordinator: Opener, check: Callable[[Operator], Awaitable[Non
 
 def store(objects: Objects, tmp_path: Path, data: bytes = DATA) -> BlobStore:
     """A store that holds one blob and one update of these bytes."""
-    blobs = BlobStore(objects, tmp_path / "local", Faults())
+    blobs = BlobStore(objects, tmp_path / "local", CoordinatorFaults())
     source = tmp_path / "source"
     source.write_bytes(data)
     asyncio.run(blobs.put("blobs", sha256(data), source, point="upload"))
@@ -136,7 +136,7 @@ def test_an_orphan_that_is_written_again_outlives_the_sweep(tmp_path: Path) -> N
     os.utime(path, (hour_ago, hour_ago))
     # Old by its time, but this process has just written it.
     assert not asyncio.run(blobs.remove_older("updates", digest, 600))
-    again = BlobStore(open_objects((tmp_path / "objects").as_uri()), tmp_path / "local", Faults())
+    again = BlobStore(open_objects((tmp_path / "objects").as_uri()), tmp_path / "local", CoordinatorFaults())
     assert asyncio.run(again.remove_older("updates", digest, 600))
     assert not asyncio.run(again.remove_older("updates", digest, 600))
 
