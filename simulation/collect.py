@@ -12,7 +12,7 @@ import numpy as np
 
 from coterie import errors
 from coterie.aggregation.fold.fold import Fold, Spread, State, Work
-from coterie.aggregation.fold.part import Made, Part
+from coterie.aggregation.fold.part import CountedUpdate, Made
 from coterie.aggregation.fold.ring import RingPart
 from coterie.aggregation.fold.usable import CountTerms, nothing_usable, usable
 from coterie.aggregation.plan.manifest import Manifest
@@ -150,7 +150,7 @@ class Collector:
 def in_the_open(manifest: Manifest, terms: CountTerms, base: str) -> Reading:
     """How the answers of clients of that base are read where they come one by one, as arrays or as bytes."""
 
-    def read(trained: Trained, lag: Lag | None) -> Part:
+    def read(trained: Trained, lag: Lag | None) -> CountedUpdate:
         behind, older = (0, base) if lag is None else (lag.versions, lag.base)
         other = None if older == base else older
         if trained.update is None or trained.refused is not None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from coterie.aggregation.fold.fold import Fold, Folded, Spread, State, Tally
-from coterie.aggregation.fold.part import Part
+from coterie.aggregation.fold.part import CountedUpdate
 from coterie.aggregation.plan.manifest import Manifest
 from coterie.aggregation.private.central import CentralNoise, ClippedSum
 from coterie.aggregation.update_sections import join, length_of, means_of, split, sums_of
@@ -22,7 +22,7 @@ class Clipped:
     tally: Tally = field(default_factory=Tally)
 
 
-def noised_fold(manifest: Manifest, noise: CentralNoise, server: State) -> Fold[Clipped, Part]:
+def noised_fold(manifest: Manifest, noise: CentralNoise, server: State) -> Fold[Clipped, CountedUpdate]:
     """The fold of one round.
 
     server: the server's state, in which an adaptive clipping norm stands.
@@ -33,7 +33,7 @@ def noised_fold(manifest: Manifest, noise: CentralNoise, server: State) -> Fold[
     means = means_of(manifest.sections)
     length = length_of(means)
 
-    def add(state: Clipped, parts: Sequence[Part], spread: Spread) -> Clipped:
+    def add(state: Clipped, parts: Sequence[CountedUpdate], spread: Spread) -> Clipped:
         state.tally.take(parts)
         for part in parts:
             if part.silent:

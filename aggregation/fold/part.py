@@ -32,7 +32,7 @@ class Made:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
+class CountedUpdate:
     """An update that counts.
 
     weight: of the client, as capped, or of an accumulator's clients together.

@@ -17,7 +17,7 @@ from coterie.aggregation.accumulator import EITHER
 from coterie.aggregation.aggregate import aggregate_updates
 from coterie.aggregation.fold.choose import open_fold
 from coterie.aggregation.fold.fold import Fold, Folded, at_once
-from coterie.aggregation.fold.part import Made, Part
+from coterie.aggregation.fold.part import CountedUpdate, Made
 from coterie.aggregation.fold.usable import CountTerms, count_terms, usable
 from coterie.aggregation.plan.manifest import METRIC_RANGE, Manifest, Named, Training
 from coterie.aggregation.private.central import CentralNoise
@@ -77,7 +77,7 @@ def made(seed: int, slices: Slices = ()) -> Made:
     )
 
 
-KINDS: Mapping[str, Callable[[], Fold[Any, Part]]] = {
+KINDS: Mapping[str, Callable[[], Fold[Any, CountedUpdate]]] = {
     "mean": lambda: open_fold(MANIFEST, reducer("mean")),
     "norm_bound": lambda: open_fold(MANIFEST, reducer("norm_bound(3)")),
     "median": lambda: open_fold(MANIFEST, reducer("median")),
@@ -106,13 +106,13 @@ def test_a_fold_is_a_commutative_monoid(kind: str, seeds: list[int], data: st.Da
         for seed in seeds
     ]
 
-    def single(part: Part) -> Any:
+    def single(part: CountedUpdate) -> Any:
         return fold.add(fold.init(), (part,), at_once)
 
     def result(state: Any) -> Folded:
         return fold.result(state, {}, at_once)
 
-    def merged(some: Sequence[Part]) -> Any:
+    def merged(some: Sequence[CountedUpdate]) -> Any:
         state = fold.init()
         for part in some:
             state = fold.merge(state, single(part))
