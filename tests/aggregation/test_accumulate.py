@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coterie import errors
-from coterie.aggregation.accumulate import AccumulateResult, Answer, accumulate_updates
+from coterie.aggregation.accumulate import AccumulateResult, AccumulatorHeader, accumulate_updates
 from coterie.aggregation.accumulator import EITHER, tree_reducer
 from coterie.aggregation.aggregate import AggregateResult, aggregate_updates
 from coterie.aggregation.plan.manifest import METRIC_RANGE, Manifest, Named, Training
@@ -80,7 +80,7 @@ class Grove:
         """The accumulator of these files, and what was said of it."""
         cap = changes.pop("weight_cap", None)
         fields: dict[str, Any] = {"task": f"task-{self.made}", "base": self.digest, "reducer": "mean"}
-        answer = Answer(**(fields | changes))
+        answer = AccumulatorHeader(**(fields | changes))
         done = accumulate_updates(self.manifest, answer, updates=below, out=self.folder / "out", weight_cap=cap)
         return self._file(Path(done.path).read_bytes()), done
 

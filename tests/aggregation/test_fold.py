@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coterie import errors
-from coterie.aggregation.accumulate import Answer, accumulate_updates
+from coterie.aggregation.accumulate import AccumulatorHeader, accumulate_updates
 from coterie.aggregation.accumulator import EITHER
 from coterie.aggregation.aggregate import aggregate_updates
 from coterie.aggregation.fold.choose import open_fold
@@ -158,7 +158,7 @@ def below_an_edge(folder: Path, files: Sequence[UpdateFile], rule: str) -> Any:
     for name, some in (("left", files[:cut]), ("right", files[cut:])):
         usable_ones = [one for one in some if read_update(one.path, MANIFEST.sections).header.weight]
         if usable_ones:
-            answer = Answer(task=name, base=digest, reducer=rule)
+            answer = AccumulatorHeader(task=name, base=digest, reducer=rule)
             done = accumulate_updates(MANIFEST, answer, updates=some, out=folder / name)
             nodes.append(UpdateFile(name, Path(done.path), done.sha256))
     return on_a_coordinator(folder, nodes, rule)
@@ -227,7 +227,7 @@ def test_clients_that_train_parts_average_exactly_as_by_hand(tmp_path: Path) -> 
     moved[24:48] = one[24:48]
     moved[48:56] = two[48:56]
     expected = (BASE + moved).astype(np.float32)
-    answer = Answer(task="edge", base=sha256_hex((tmp_path / "base").read_bytes()), reducer="mean")
+    answer = AccumulatorHeader(task="edge", base=sha256_hex((tmp_path / "base").read_bytes()), reducer="mean")
     edge = accumulate_updates(MANIFEST, answer, updates=files, out=tmp_path / "edge")
     for updates in (files, [UpdateFile("edge", Path(edge.path))]):
         found = on_a_coordinator(tmp_path, updates, "mean")
