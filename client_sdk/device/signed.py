@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any, Final
 
-from coterie.client_sdk.http import JSON, NONCE, Answer, Link, parsed, problem
+from coterie.client_sdk.http import JSON, NONCE, HttpResponse, Link, parsed, problem
 from coterie.errors import RemoteError, Unreachable
 from coterie.protocol.canonical import canonical_json, sha256_hex
 from coterie.protocol.http_signatures import FIELDS, Head, content_digest, sign_request
@@ -38,7 +38,7 @@ class SignedLink:
         body: bytes = b"",
         headers: Mapping[str, str] | None = None,
         accept: tuple[int, ...] = (),
-    ) -> Answer:
+    ) -> HttpResponse:
         """A signed request; parameters, result and errors as `Link.request`."""
         async with self._turn:
             response = await self._send_once(method, target, body, headers or {}, (*accept, 401))
@@ -55,7 +55,7 @@ class SignedLink:
 
     async def _send_once(
         self, method: str, target: str, body: bytes, headers: Mapping[str, str], accept: tuple[int, ...]
-    ) -> Answer:
+    ) -> HttpResponse:
         nonce, self._nonce = self._nonce, NO_NONCE
         path, _, query = target.partition("?")
         given = {name.lower(): value for name, value in headers.items() if name.lower() in FIELDS}
@@ -73,9 +73,9 @@ class SignedLink:
         return response
 
 
-def _code(response: Answer) -> str:
+def _code(response: HttpResponse) -> str:
     return _refusal(response).reason
 
 
-def _refusal(response: Answer) -> RemoteError:
+def _refusal(response: HttpResponse) -> RemoteError:
     return problem(response.status_code, response.content, response.headers)

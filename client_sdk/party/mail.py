@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from coterie.client_sdk.device.backoff import Backoff, after_failure
 from coterie.client_sdk.device.signed import SignedLink
-from coterie.client_sdk.http import Answer, is_transient, parsed, problem
+from coterie.client_sdk.http import HttpResponse, is_transient, parsed, problem
 from coterie.client_sdk.party.faults import PartyFaults
 from coterie.errors import RemoteError
 from coterie.protocol.canonical import LARGEST_INTEGER
@@ -56,7 +56,7 @@ class Mail:
         self._on_pause = on_pause
         self._rng = random.Random()
 
-    async def request(self, method: str, target: str, accept: tuple[int, ...] = (), **options: Any) -> Answer:
+    async def request(self, method: str, target: str, accept: tuple[int, ...] = (), **options: Any) -> HttpResponse:
         """One signed request, repeated while the coordinator does not answer or the mailbox is full."""
         failures = 0
         while True:
