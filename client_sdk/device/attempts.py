@@ -54,7 +54,7 @@ class AttemptRecord:
     survivors: int = 0
 
 
-class Attempts:
+class AttemptRows:
     """The rows of attempts, by task."""
 
     def __init__(self, database: Database) -> None:

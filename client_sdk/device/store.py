@@ -40,7 +40,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.client_sdk.device.attempts import AFTER_MASKING, AttemptRecord, Attempts
+from coterie.client_sdk.device.attempts import AFTER_MASKING, AttemptRecord, AttemptRows
 from coterie.client_sdk.device.attempts import SCHEMA as ATTEMPTS
 from coterie.client_sdk.device.database import Database, add_column
 from coterie.client_sdk.device.history import HistoryEntry, StoredMembership, history_in, membership_in
@@ -115,7 +115,7 @@ class Store:
             for column in ("release", "name", "asks"):
                 add_column(database, "tasks", column, "TEXT NOT NULL DEFAULT ''")
             database.execute("UPDATE tasks SET release = lower(hex(randomblob(16))) WHERE release = ''")
-        self.attempts = Attempts(self._database)
+        self.attempts = AttemptRows(self._database)
         self.verdicts = Verdicts(self._database)
         self.lineages = Lineages(self._database)
         self.key = SigningKey.load_or_create(folder / "device.key")
