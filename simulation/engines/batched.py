@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from coterie.aggregation.compiling.graphs import GraphBuilder
 from coterie.aggregation.plan.stage import Stage
 from coterie.client_sdk.device.trainers.base import Tensors
-from coterie.client_sdk.device.trainers.plan import Begun, PlanTrainer, step_feeds, stepped
+from coterie.client_sdk.device.trainers.plan import PlanTrainer, StartedTraining, step_feeds, stepped
 from coterie.compute.batching import batch_graph
 from coterie.compute.ir import Graph
 from coterie.compute.onnx.writer import to_onnx
@@ -137,7 +137,7 @@ class _Seat:
     """A client of a group: what it is fed next, and how many steps it has taken."""
 
     client: Client
-    begun: Begun
+    begun: StartedTraining
     feeds: Iterator[Arrays]
     steps: int = 0
 
