@@ -20,7 +20,7 @@ from coterie.aggregation.server_optimizers import ServerOptimizer
 from coterie.aggregation.version import version_of
 from coterie.protocol.update import read_update
 from coterie.simulation.engines.engine import HELD
-from coterie.simulation.shares import Begun, WorkShares
+from coterie.simulation.shares import PendingWork, WorkShares
 from coterie.simulation.versions import Versions
 from coterie.simulation.work import Trained
 
@@ -80,7 +80,7 @@ class Collector:
     _held: list[Any] = field(default_factory=list[Any])
     _taken: int = 0
     _refused: list[str] = field(default_factory=list[str])
-    _begun: list[Begun] = field(default_factory=list[Begun])
+    _begun: list[PendingWork] = field(default_factory=list[PendingWork])
     _counted: int = 0
 
     def __post_init__(self) -> None:
