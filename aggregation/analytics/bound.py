@@ -100,15 +100,15 @@ class QueryNoise:
                 code="query_hopeless",
             )
 
-    def bound(self, weights: Vector) -> Bound | None:
+    def bound(self, weights: Vector) -> QueryBound | None:
         """The bound of sums with these weights ``[size]``, with which what one row adds has a norm of at most 1, and
         the last of which is of no row; None without noise.
         """
-        return Bound(self, weights / math.sqrt(1 + SAID**2)) if self.clip else None
+        return QueryBound(self, weights / math.sqrt(1 + SAID**2)) if self.clip else None
 
 
 @dataclass(frozen=True, eq=False)
-class Bound:
+class QueryBound:
     """See the module's docstring.
 
     weights: ``[size]``, c among them; the last is 0, and its place holds what is said of shortening. A sum whose weight

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from coterie.aggregation.analytics.bound import Bound
+from coterie.aggregation.analytics.bound import QueryBound
 from coterie.aggregation.analytics.places import places
 from coterie.aggregation.horizontal.algorithm import (
     Aggregates,
@@ -90,7 +90,7 @@ class Sums(Protocol):
     @property
     def clipped(self) -> bool: ...
     @property
-    def bound(self) -> Bound | None: ...
+    def bound(self) -> QueryBound | None: ...
     @property
     def samples(self) -> bool: ...
 
@@ -119,7 +119,7 @@ class QueryRule:
     rounds: int = 1
     whole: bool = True
     elements: int | None = None
-    bound: Bound | None = None
+    bound: QueryBound | None = None
     largest: int = LARGEST_EXACT
     samples: bool = False
 
