@@ -21,7 +21,7 @@ BLOCK = 1 << 15
 
 
 @dataclass(frozen=True)
-class Sums:
+class SumState:
     """What has been added so far.
 
     means: weighted sums of the sections that are means, as one vector.
@@ -35,14 +35,14 @@ class Sums:
     tally: Tally = field(default_factory=Tally)
 
 
-def sums_fold(manifest: Manifest, rule: Reducer) -> Fold[Sums, CountedUpdate]:
+def sums_fold(manifest: Manifest, rule: Reducer) -> Fold[SumState, CountedUpdate]:
     """The fold of a rule that needs sums."""
     means, sums = means_of(manifest.sections), sums_of(manifest.sections)
 
-    def init() -> Sums:
-        return Sums(rule.init(length_of(means)), np.zeros(length_of(sums)))
+    def init() -> SumState:
+        return SumState(rule.init(length_of(means)), np.zeros(length_of(sums)))
 
-    def add(state: Sums, parts: Sequence[CountedUpdate], spread: Spread) -> Sums:
+    def add(state: SumState, parts: Sequence[CountedUpdate], spread: Spread) -> SumState:
         state.tally.take(parts)
         for part in parts:
             state.coverage.take(part, means)
@@ -53,15 +53,15 @@ def sums_fold(manifest: Manifest, rule: Reducer) -> Fold[Sums, CountedUpdate]:
         total = state.means
         for part in parts:
             total = _add_part(rule, total, part, means)
-        return Sums(total, state.sums, state.coverage, state.tally)
+        return SumState(total, state.sums, state.coverage, state.tally)
 
-    def merge(left: Sums, right: Sums) -> Sums:
+    def merge(left: SumState, right: SumState) -> SumState:
         left.tally.join(right.tally)
         left.coverage.join(right.coverage)
         np.add(left.sums, right.sums, out=left.sums)
-        return Sums(rule.merge(left.means, right.means), left.sums, left.coverage, left.tally)
+        return SumState(rule.merge(left.means, right.means), left.sums, left.coverage, left.tally)
 
-    def result(state: Sums, server: State, spread: Spread) -> Folded:
+    def result(state: SumState, server: State, spread: Spread) -> Folded:
         tally = state.tally
         if means and tally.effective <= 0:
             raise no_weight(len(tally.tasks))
