@@ -10,7 +10,7 @@ from typing import Any, cast, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.aggregation.eligibility import Contribution, Holdings, candidate, has_the_data, rested
+from coterie.aggregation.eligibility import ClientHistory, Holdings, candidate, has_the_data, rested
 from coterie.aggregation.selection import Candidate
 from coterie.client_sdk.device.holdout import split
 from coterie.client_sdk.device.trainers.base import Tensors
@@ -210,11 +210,11 @@ class Population:
                 found.append(candidate(policy, name_of(number), holdings, past))
         return found
 
-    def _contribution(self, number: int) -> Contribution | None:
+    def _contribution(self, number: int) -> ClientHistory | None:
         standing = self.standings.get(number)
         if standing is None:
             return None
-        return Contribution(last_round=standing.last_round, times=standing.times, loss=standing.loss)
+        return ClientHistory(last_round=standing.last_round, times=standing.times, loss=standing.loss)
 
     def facts(self, number: int) -> "Facts":
         """What a client would say of its rows."""
