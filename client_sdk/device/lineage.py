@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from coterie.aggregation.plan.manifest import Manifest
-from coterie.client_sdk.device.database import Database
+from coterie.client_sdk.device.database import ClientDatabase
 from coterie.errors import PolicyRefused
 from coterie.protocol.device import Task
 from coterie.protocol.lineage import GENESIS, Lineage, Link, Links, fold, head
@@ -43,7 +43,7 @@ class Place:
 class Lineages:
     """The rows of heads, by experiment."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: ClientDatabase) -> None:
         self._database = database
 
     def recall(self, experiment: str) -> Place | None:

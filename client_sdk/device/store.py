@@ -42,7 +42,7 @@ from numpy.typing import NDArray
 
 from coterie.client_sdk.device.attempts import AFTER_MASKING, AttemptRecord, AttemptRows
 from coterie.client_sdk.device.attempts import SCHEMA as ATTEMPTS
-from coterie.client_sdk.device.database import Database, add_column
+from coterie.client_sdk.device.database import ClientDatabase, add_column
 from coterie.client_sdk.device.history import HistoryEntry, StoredMembership, history_in, membership_in
 from coterie.client_sdk.device.lineage import SCHEMA as LINEAGES
 from coterie.client_sdk.device.lineage import Lineages
@@ -110,7 +110,7 @@ class Store:
         self.cache = folder / "cache"
         for path in (folder, self.updates, self.states, self.cache):
             make_private_folder(path)
-        self._database = Database(folder, _SCHEMA + ATTEMPTS + VERDICTS + LINEAGES)
+        self._database = ClientDatabase(folder, _SCHEMA + ATTEMPTS + VERDICTS + LINEAGES)
         with self._database.transaction() as database:
             for column in ("release", "name", "asks"):
                 add_column(database, "tasks", column, "TEXT NOT NULL DEFAULT ''")

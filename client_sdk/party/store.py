@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from coterie.client_sdk.device.database import Database
+from coterie.client_sdk.device.database import ClientDatabase
 from coterie.client_sdk.party.faults import PartyFaults
 from coterie.client_sdk.party.pins import Pins
 from coterie.errors import ConfigurationError, InputError
@@ -100,7 +100,7 @@ class Store:
         self.key = SigningKey.load_or_create(folder / KEY)
         self.pins = Pins(folder)
         self.faults = PartyFaults.from_environment()
-        self._database = Database(folder, SCHEMA, "party.db")
+        self._database = ClientDatabase(folder, SCHEMA, "party.db")
         self._sweep()
 
     def close(self) -> None:

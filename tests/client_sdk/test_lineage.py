@@ -10,7 +10,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from coterie import errors
-from coterie.client_sdk.device.database import Database
+from coterie.client_sdk.device.database import ClientDatabase
 from coterie.client_sdk.device.lineage import MOST_ANSWERS, SCHEMA, Ask, Lineages, Place, check_lineage, same_chain
 from coterie.protocol import ids
 from coterie.protocol.control import BlobRef
@@ -80,7 +80,7 @@ def told(links: Sequence[Link], asked: list[int], *, page: int = MOST_LINKS) -> 
 
 @pytest.fixture
 def lineages(tmp_path: Path) -> Any:
-    database = Database(tmp_path, SCHEMA)
+    database = ClientDatabase(tmp_path, SCHEMA)
     yield Lineages(database)
     database.close()
 
