@@ -77,14 +77,14 @@ class StartRound:
 
 
 @dataclass(frozen=True)
-class Finish:
+class ExperimentEnd:
     """The experiment is over; ``version`` is its result."""
 
     reason: Reason
     version: str
 
 
-Action = StartRound | Finish
+Action = StartRound | ExperimentEnd
 
 
 def measured(round: Round) -> dict[str, float]:
@@ -140,13 +140,13 @@ def after_round(progress: Progress, outcome: Round, policy: RoundPolicy) -> tupl
     if reason is None:
         return first_round(after, policy)
     ended = replace(after, finished=reason)
-    return ended, Finish(reason, ended.kept)
+    return ended, ExperimentEnd(reason, ended.kept)
 
 
-def out_of_budget(progress: Progress) -> tuple[Progress, Finish]:
+def out_of_budget(progress: Progress) -> tuple[Progress, ExperimentEnd]:
     """The end of an experiment whose next round the privacy budget does not allow, instead of that round."""
     ended = replace(progress, started=progress.started - 1, finished=Reason.BUDGET_EXHAUSTED)
-    return ended, Finish(Reason.BUDGET_EXHAUSTED, ended.kept)
+    return ended, ExperimentEnd(Reason.BUDGET_EXHAUSTED, ended.kept)
 
 
 def _count(progress: Progress, outcome: Round, policy: RoundPolicy) -> Progress:

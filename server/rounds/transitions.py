@@ -30,7 +30,7 @@ from coterie.aggregation.engine import (
     step,
 )
 from coterie.aggregation.progress import (
-    Finish,
+    ExperimentEnd,
     Progress,
     Reason,
     StartRound,
@@ -312,7 +312,7 @@ class Rounds:
         match action:
             case StartRound():
                 return await self._begin(session, experiment, action, value)
-            case Finish(reason, _):
+            case ExperimentEnd(reason, _):
                 await tasks.end_all(session, experiment.id, value.number, now_ms())
                 self.durations.pop(experiment.id, None)
                 kept = {"best": progress.best, "model": progress.kept, "rounds": progress.committed}

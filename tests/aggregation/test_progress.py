@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from coterie import errors
 from coterie.aggregation.progress import (
-    Finish,
+    ExperimentEnd,
     Progress,
     Reason,
     StartRound,
@@ -77,7 +77,7 @@ def test_an_experiment_finishes_for_a_named_reason(
     changes: dict[str, Any], losses: tuple[Any, ...], reason: Reason, kept: str
 ) -> None:
     progress, action = run(policy(**changes), *losses)
-    assert action == Finish(reason, kept)
+    assert action == ExperimentEnd(reason, kept)
     assert progress.finished is reason and reason.sentence.endswith(".")
 
 
@@ -138,10 +138,10 @@ def test_every_experiment_ends_and_survives_json(losses: list[Any]) -> None:
     progress, action = first_round(Progress(current="v0"), rules)
     result: Any = action
     for loss in [*losses, *[1.0] * 8]:
-        if isinstance(result, Finish):
+        if isinstance(result, ExperimentEnd):
             break
         number = progress.started
         outcome = abandoned(number) if isinstance(loss, Cause) else committed(number, loss)
         progress, result = after_round(progress, outcome, rules)
         assert from_text(Progress, to_text(progress)) == progress
-    assert isinstance(result, Finish) and progress.started <= rules.rounds
+    assert isinstance(result, ExperimentEnd) and progress.started <= rules.rounds
