@@ -13,7 +13,7 @@ from coterie.client_sdk.device.divergence import blameless
 from coterie.client_sdk.device.faults import DeviceFaults
 from coterie.client_sdk.device.lineage import check_lineage, same_chain
 from coterie.client_sdk.device.membership import Membership
-from coterie.client_sdk.device.outcome import Finished
+from coterie.client_sdk.device.outcome import TaskResult
 from coterie.client_sdk.device.quiet import speakable
 from coterie.client_sdk.device.secure import Emit, SecureCourier
 from coterie.client_sdk.device.settings import AgentSettings, RunSummary
@@ -139,7 +139,7 @@ class Runner:
         self.failures = 0
         return True
 
-    async def _compute_update(self, task: Task, key: str, phase: list[str]) -> Finished:
+    async def _compute_update(self, task: Task, key: str, phase: list[str]) -> TaskResult:
         def enter_phase(name: str) -> None:
             phase[0] = name
 
@@ -235,7 +235,7 @@ class Runner:
         self.emit("state_dropped", task=task.id, experiment=task.experiment, made_in=made.round)
         return {}
 
-    def _store_result(self, task: Task, finished: Finished) -> None:
+    def _store_result(self, task: Task, finished: TaskResult) -> None:
         if finished.vector is not None:
             self.courier.begin(
                 task, finished.vector, finished.client_state, weight=finished.weight, steps=finished.steps

@@ -21,7 +21,7 @@ from coterie.client_sdk.device.divergence import as_divergence
 from coterie.client_sdk.device.holdout import split
 from coterie.client_sdk.device.lineage import check_client_state
 from coterie.client_sdk.device.membership import Membership
-from coterie.client_sdk.device.outcome import Finished, Prepared, encoded
+from coterie.client_sdk.device.outcome import Prepared, TaskResult, encoded
 from coterie.client_sdk.device.policy import DevicePolicy
 from coterie.client_sdk.device.promise import check_own_noise, check_steps
 from coterie.client_sdk.device.quiet import as_coterie_error, hides, promised, train_quietly, under_masks
@@ -139,7 +139,7 @@ def work(
     client_state: Tensors,
     *,
     on_step: Callable[[int], None] = lambda steps: None,
-) -> Finished:
+) -> TaskResult:
     """Train or evaluate, and encode. Blocking; the same prepared task, rows and client state give the same bytes,
     but for secure aggregation and local noise, which draw afresh.
 
@@ -172,7 +172,7 @@ def _do_work(
     trainer: Trainer,
     client_state: Tensors,
     on_step: Callable[[int], None],
-) -> Finished:
+) -> TaskResult:
     """See `work`."""
     task, plan = prepared.task, prepared.plan
     unread: CoterieError | None = None
@@ -236,7 +236,7 @@ def _do_work(
         raise unread
     seconds = time.monotonic() - begun
     specs = plan.manifest.sections_for(task.kind)
-    finished = Finished(
+    finished = TaskResult(
         specs=specs,
         sections=sections,
         weight=weight,
@@ -267,11 +267,11 @@ def seed_of(task: Task) -> int:
     return task.seed if task.secure is None else secrets.randbits(_SEED_BITS)
 
 
-def _empty_result(prepared: Prepared, client_state: Tensors, *, why: CoterieError, seconds: float) -> Finished:
+def _empty_result(prepared: Prepared, client_state: Tensors, *, why: CoterieError, seconds: float) -> TaskResult:
     """What goes under the masks for work that came to nothing: zeros that weigh nothing. Raises as `encoded` does."""
     specs = prepared.plan.manifest.sections_for(prepared.task.kind)
     silent = zeros(specs, of_plan(client_state))
-    finished = Finished(
+    finished = TaskResult(
         specs=specs,
         sections=silent.sections,
         weight=0,

@@ -12,7 +12,7 @@ from relay import Killed, Member, Relay, task, terms
 
 from coterie.client_sdk.device import secure
 from coterie.client_sdk.device.faults import POINTS, SECURE_POINTS, DeviceFaults
-from coterie.client_sdk.device.outcome import Finished
+from coterie.client_sdk.device.outcome import TaskResult
 from coterie.client_sdk.device.secure import Ended
 from coterie.client_sdk.device.store import Store
 from coterie.client_sdk.device.trainers.base import Stopped
@@ -269,7 +269,7 @@ def test_a_device_that_is_asked_for_another_training_has_no_place_among_the_othe
 
 def test_a_finished_task_shows_nothing_of_what_it_came_to() -> None:
     vector = np.array([123_456], np.uint32)
-    finished = Finished(
+    finished = TaskResult(
         update=b"in clear",
         vector=vector,
         specs=(),
