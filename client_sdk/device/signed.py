@@ -7,7 +7,7 @@ from typing import Any, Final
 from coterie.client_sdk.http import JSON, NONCE, HttpResponse, Link, parsed, problem
 from coterie.errors import RemoteError, Unreachable
 from coterie.protocol.canonical import canonical_json, sha256_hex
-from coterie.protocol.http_signatures import FIELDS, Head, content_digest, sign_request
+from coterie.protocol.http_signatures import FIELDS, RequestHead, content_digest, sign_request
 from coterie.protocol.signing import SigningKey
 
 # What a device without a nonce sends: well-formed, and certain to be refused with a fresh one.
@@ -60,7 +60,7 @@ class SignedLink:
         path, _, query = target.partition("?")
         given = {name.lower(): value for name, value in headers.items() if name.lower() in FIELDS}
         fields = {"content-digest": content_digest(sha256_hex(body)), **given}
-        head = Head(method, self.link.authority, self.link.prefix + path, query, fields)
+        head = RequestHead(method, self.link.authority, self.link.prefix + path, query, fields)
         signed = sign_request(self._key, head, device=self._device_id, nonce=nonce)
         try:
             response = await self.link.request(method, target, body=body, headers={**headers, **signed}, accept=accept)

@@ -32,7 +32,7 @@ from coterie.protocol.control import ExperimentCreate, RoundPolicy, ServerRule
 from coterie.protocol.conversion import to_json
 from coterie.protocol.device import BlobRef, PlanRef, Task
 from coterie.protocol.features import FEATURES
-from coterie.protocol.http_signatures import FIELDS, Head, authority_of, content_digest, sign_request
+from coterie.protocol.http_signatures import FIELDS, RequestHead, authority_of, content_digest, sign_request
 from coterie.protocol.layout import Layout
 from coterie.protocol.metrics import MetricSums
 from coterie.protocol.schema import DataSchema, Feature, Label
@@ -277,7 +277,7 @@ class Device:
         fields = {"content-digest": content_digest(sha256(body)), **covered}
         here = authority or authority_of(self.http.base_url.netloc.decode(), self.http.base_url.scheme)
         return sign_request(
-            self.key, Head(method, here, bare, query, fields), device=self.id, nonce=nonce or self.nonce
+            self.key, RequestHead(method, here, bare, query, fields), device=self.id, nonce=nonce or self.nonce
         )
 
     async def send(
