@@ -13,7 +13,7 @@ from coterie.aggregation.plan.manifest import Manifest
 from coterie.client_sdk.device.database import ClientDatabase
 from coterie.errors import PolicyRefused
 from coterie.protocol.device import Task
-from coterie.protocol.lineage import GENESIS, Lineage, Link, Links, fold, head
+from coterie.protocol.lineage import GENESIS, Lineage, LineageLink, Links, fold, head
 from coterie.protocol.wire import read_message
 
 SCHEMA: Final = """
@@ -164,7 +164,7 @@ def check_client_state(task: Task, manifest: Manifest) -> None:
 
 
 def _place_of(task: Task, lineage: Lineage) -> Place:
-    link = Link(round=lineage.round, version=task.model.sha256)
+    link = LineageLink(round=lineage.round, version=task.model.sha256)
     plan = task.plan.id
     return Place(plan, lineage.round, head(lineage.before, link, experiment=task.experiment, plan=plan))
 

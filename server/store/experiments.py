@@ -24,7 +24,7 @@ from coterie.aggregation.progress import Progress
 from coterie.errors import InternalError
 from coterie.protocol.control import ExperimentCreate
 from coterie.protocol.conversion import from_text, to_text
-from coterie.protocol.lineage import GENESIS, Lineage, Link, head
+from coterie.protocol.lineage import GENESIS, Lineage, LineageLink, head
 from coterie.server.clock import now_ms
 from coterie.server.store.tables import ExperimentRow, ModelRow, RoundRow
 
@@ -250,7 +250,7 @@ async def _newest_model(session: AsyncSession, experiment: str) -> ModelRow | No
 
 
 def _head(row: ModelRow, experiment: ExperimentRow) -> str:
-    link = Link(round=row.round, version=row.sha256)
+    link = LineageLink(round=row.round, version=row.sha256)
     return head(row.before, link, experiment=experiment.id, plan=experiment.plan)
 
 

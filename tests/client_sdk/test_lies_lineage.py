@@ -25,7 +25,7 @@ from coterie.client_sdk.device.lineage import Place
 from coterie.client_sdk.device.store import Store
 from coterie.privacy.secagg.roster import model_digest
 from coterie.protocol.device import Task
-from coterie.protocol.lineage import GENESIS, Lineage, Link, head
+from coterie.protocol.lineage import GENESIS, Lineage, LineageLink, head
 from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.secure_aggregation import SecureAggregation
 from tests.patience import patience
@@ -317,14 +317,14 @@ def test_three_hundred_versions_later_a_device_reads_all_links_and_goes_on(tmp_p
             " WHERE id = ? AND m.round = 0",
             run,
         )
-        before = head(GENESIS, Link(round=0, version=version), experiment=run, plan=plan)
+        before = head(GENESIS, LineageLink(round=0, version=version), experiment=run, plan=plan)
         ((second,),) = books(lying, "SELECT sha256 FROM models WHERE experiment = ? AND round = 1", run)
-        before = head(before, Link(round=1, version=second), experiment=run, plan=plan)
+        before = head(before, LineageLink(round=1, version=second), experiment=run, plan=plan)
         for number in range(2, 302):
             values = (run, number, version, size, "{}", 0, before)
             into = "INSERT INTO models (experiment, round, sha256, size, metrics, created_at, before)"
             books(lying, f"{into} VALUES (?, ?, ?, ?, ?, ?, ?)", *values)
-            before = head(before, Link(round=number, version=version), experiment=run, plan=plan)
+            before = head(before, LineageLink(round=number, version=version), experiment=run, plan=plan)
         ((state,),) = books(lying, "SELECT state FROM rounds WHERE experiment = ? AND number = 2", run)
         changed = json.dumps({**json.loads(state), "base": version})
         books(lying, "UPDATE rounds SET state = ? WHERE experiment = ? AND number = 2", changed, run)
