@@ -9,7 +9,7 @@ from coterie.privacy.dp import distributed
 from coterie.privacy.dp.accounting import spent
 from coterie.privacy.dp.choosing import choose
 from coterie.privacy.dp.events import Concentrated
-from coterie.privacy.dp.rounds import Measured, round_noise, whole_cost
+from coterie.privacy.dp.rounds import RoundCost, round_noise, whole_cost
 from coterie.privacy.secagg.parameters import share_of
 from coterie.protocol.mechanisms import DISTRIBUTED, DistributedMechanism
 from coterie.protocol.privacy import UserLevel
@@ -42,9 +42,9 @@ def shared_noise(
 
 def measured(
     privacy: UserLevel, secure: SecureAggregation, policy: RoundPolicy, *, length: int, round: int = 1
-) -> Measured:
+) -> RoundCost:
     """What one such round costs, as its mechanism has it."""
-    return Measured(distributed.event(shared_noise(privacy, secure, policy, length=length, round=round)))
+    return RoundCost(distributed.event(shared_noise(privacy, secure, policy, length=length, round=round)))
 
 
 _CORRECTIONS = 4
@@ -62,7 +62,7 @@ def _cost_ratio(privacy: UserLevel, rounds: int, cohort: int, real: Concentrated
     """What all rounds of this noise cost, over the epsilon that was asked for; 1 where none was."""
     if privacy.epsilon is None:
         return 1.0
-    events = whole_cost(privacy, rounds, cohort=cohort, measured=Measured(real))
+    events = whole_cost(privacy, rounds, cohort=cohort, measured=RoundCost(real))
     return spent(events, privacy.delta).epsilon / privacy.epsilon
 
 

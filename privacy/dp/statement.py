@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias
 from coterie.privacy.dp.accounting import Spent, spent
 from coterie.privacy.dp.noise.distributions import DISTRIBUTIONS
 from coterie.privacy.dp.participation import most_participations
-from coterie.privacy.dp.rounds import Draws, Measured, multiplier, whole_cost
+from coterie.privacy.dp.rounds import Draws, RoundCost, multiplier, whole_cost
 from coterie.protocol.mechanisms import DISTRIBUTED, MATRIX
 from coterie.protocol.privacy import ExampleLevel, LocalLevel, Privacy, UserLevel
 from coterie.protocol.secagg import SecureMode
@@ -72,7 +72,7 @@ def statement(
     mode: SecureMode | None = None,
     groups: int = 1,
     draws: Draws | None = None,
-    measured: Measured | None = None,
+    measured: RoundCost | None = None,
 ) -> Statement:
     """The statement of an experiment of so many rounds.
 

@@ -15,7 +15,7 @@ from coterie.privacy.dp.adaptive import bit, bits_stddev, next_clip, updates_mul
 from coterie.privacy.dp.calibration import analytic_gaussian, calibrate, concentrated_rho
 from coterie.privacy.dp.events import Approximate, Concentrated, Event, Gaussian, Pure, SampledGaussian, merged
 from coterie.privacy.dp.participation import check_policy, may_take_part, most_participations, required_rest
-from coterie.privacy.dp.rounds import Draws, Measured, multiplier, round_cost, round_noise, whole_cost
+from coterie.privacy.dp.rounds import Draws, RoundCost, multiplier, round_cost, round_noise, whole_cost
 from coterie.privacy.dp.schedules import SCHEDULES, exponential_decay, step_decay, time_decay
 from coterie.protocol.privacy import AdaptiveClip, ExampleLevel, LocalLevel, UserLevel
 
@@ -133,7 +133,7 @@ def test_the_clip_finds_the_quantile() -> None:
 
 def test_distributed_noise_is_charged_as_measured_and_as_often_as_a_device_may_come() -> None:
     privacy = user("discrete_gaussian")
-    measured = Measured(Concentrated(0.02, 1e-6, 1e-20), Concentrated(0.001))
+    measured = RoundCost(Concentrated(0.02, 1e-6, 1e-20), Concentrated(0.001))
     charged = [
         event
         for round in range(1, ROUNDS + 1)

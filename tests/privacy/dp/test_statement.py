@@ -8,7 +8,7 @@ import pytest
 from coterie.errors import ExperimentError
 from coterie.privacy.dp.accounting import spent
 from coterie.privacy.dp.events import Concentrated
-from coterie.privacy.dp.rounds import Draws, Measured, whole_cost
+from coterie.privacy.dp.rounds import Draws, RoundCost, whole_cost
 from coterie.privacy.dp.statement import Trust, statement, trusted
 from coterie.protocol.conversion import to_json
 from coterie.protocol.mechanisms import DISTRIBUTED
@@ -97,7 +97,7 @@ def test_every_release_is_named() -> None:
 
 def test_what_noise_really_costs_is_what_is_stated() -> None:
     privacy = user(mechanism="discrete_gaussian", max_participations=3)
-    dear = statement(privacy, 10, cohort=100, mode="consistent", measured=Measured(Concentrated(1.0)))
+    dear = statement(privacy, 10, cohort=100, mode="consistent", measured=RoundCost(Concentrated(1.0)))
     assert dear.claim.epsilon == spent([Concentrated(3.0)], 1e-5).epsilon > 8.0
 
 
