@@ -15,7 +15,7 @@ from coterie.privacy.secagg.parameters import FEWEST_CLIENTS
 from coterie.privacy.secagg.ring import RingVector, reduced
 from coterie.protocol.metrics import MetricSums
 from coterie.protocol.secagg import SecureTerms
-from coterie.simulation.work import Measured
+from coterie.simulation.work import ClientEvaluation
 
 
 @dataclass
@@ -50,7 +50,7 @@ class RingSurvey:
     base: str
     running: RunningSum
 
-    def add(self, measured: Measured) -> bool:
+    def add(self, measured: ClientEvaluation) -> bool:
         """Take in a client's vector. Whether there is one."""
         if measured.refused is None:
             self.running.add(measured.update)

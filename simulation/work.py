@@ -97,7 +97,7 @@ class Trained:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measured:
+class ClientEvaluation:
     """A client's evaluation: the bytes of its update, which holds sums over its held-out rows, or what goes into a
     secret sum.
 
@@ -212,7 +212,9 @@ class Workplace:
             return replace(trained, sections={}, **_unusable(error))
         return replace(trained, size=len(update), sections={}, update=update, state={**trained.state, **codec_state})
 
-    def evaluate(self, number: int, rows: Rows, state: Tensors, weights: Tensors, assignment: Assignment) -> Measured:
+    def evaluate(
+        self, number: int, rows: Rows, state: Tensors, weights: Tensors, assignment: Assignment
+    ) -> ClientEvaluation:
         """What a client says of its held-out rows."""
         manifest = self.plan.manifest
         work = LocalWork(
@@ -228,7 +230,7 @@ class Workplace:
             sums = self.trainer.evaluate(work)
         except Exception as error:
             if isinstance(error, InputError) and error.reason == DIVERGED:
-                return Measured(number=number, update=b"", size=0, refused=error.message)
+                return ClientEvaluation(number=number, update=b"", size=0, refused=error.message)
             _name(error, number, assignment)
             raise
         specs, sections = manifest.sections_for("evaluate"), evaluation_sections(manifest, sums)
@@ -237,8 +239,8 @@ class Workplace:
             try:
                 update, size = in_ring(manifest, "evaluate", number, sections, weight, assignment)
             except UpdateRefused as error:
-                return Measured(number=number, update=b"", size=0, refused=error.message)
-            return Measured(number=number, update=update, size=size)
+                return ClientEvaluation(number=number, update=b"", size=0, refused=error.message)
+            return ClientEvaluation(number=number, update=update, size=size)
         update, _ = encode_update(
             task=task_id(assignment.round, number),
             plan=self.plan.id,
@@ -248,7 +250,7 @@ class Workplace:
             specs=specs,
             sections=sections,
         )
-        return Measured(number=number, update=update, size=len(update))
+        return ClientEvaluation(number=number, update=update, size=len(update))
 
     def _loss(self, result: LocalResult) -> float | None:
         """The mean loss of a training; None where it diverged, which whoever looks at the sections refuses."""

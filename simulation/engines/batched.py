@@ -28,7 +28,7 @@ from coterie.simulation.engines.engine import Setting
 from coterie.simulation.engines.naming import PLAN_TRAINER
 from coterie.simulation.engines.threads import Threads
 from coterie.simulation.population import Client
-from coterie.simulation.work import Assignment, Measured, Trained, Workplace
+from coterie.simulation.work import Assignment, ClientEvaluation, Trained, Workplace
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -74,7 +74,9 @@ class Batched:
         for first in range(0, len(ordered), self._lanes):
             yield from self._group(ordered[first : first + self._lanes], weights, assignment)
 
-    def evaluate(self, clients: Sequence[Client], weights: Tensors, assignment: Assignment) -> Iterator[Measured]:
+    def evaluate(
+        self, clients: Sequence[Client], weights: Tensors, assignment: Assignment
+    ) -> Iterator[ClientEvaluation]:
         """See `Engine`."""
         return self._alone.evaluate(clients, weights, assignment)
 
