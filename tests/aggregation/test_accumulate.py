@@ -14,7 +14,7 @@ from coterie import errors
 from coterie.aggregation.accumulate import AccumulateResult, AccumulatorHeader, accumulate_updates
 from coterie.aggregation.accumulator import EITHER, tree_reducer
 from coterie.aggregation.aggregate import AggregateResult, aggregate_updates
-from coterie.aggregation.plan.manifest import METRIC_RANGE, Manifest, Named, Training
+from coterie.aggregation.plan.manifest import METRIC_RANGE, Manifest, NamedRule, Training
 from coterie.aggregation.server_optimizers import server_optimizer
 from coterie.aggregation.staleness import Lags
 from coterie.protocol.canonical import sha256_hex
@@ -38,8 +38,8 @@ MANIFEST = Manifest(
     ),
     hyper={},
     training=Training(batch_size=1),
-    algorithm=Named("fedavg", {}),
-    optimizer=Named("external", {}),
+    algorithm=NamedRule("fedavg", {}),
+    optimizer=NamedRule("external", {}),
     stages=(),
 )
 SERVER = server_optimizer("sgd", {"lr": 1.0, "momentum": 0.9})

@@ -19,7 +19,7 @@ from coterie.aggregation.fold.choose import open_fold
 from coterie.aggregation.fold.fold import Fold, Folded, at_once
 from coterie.aggregation.fold.part import CountedUpdate, Made
 from coterie.aggregation.fold.usable import CountTerms, count_terms, usable
-from coterie.aggregation.plan.manifest import METRIC_RANGE, Manifest, Named, Training
+from coterie.aggregation.plan.manifest import METRIC_RANGE, Manifest, NamedRule, Training
 from coterie.aggregation.private.central import CentralNoise
 from coterie.aggregation.reducers import reducer
 from coterie.aggregation.server_optimizers import server_optimizer
@@ -46,8 +46,8 @@ MANIFEST = Manifest(
     sections=(SectionSpec.over("delta", LAYOUT), SectionSpec.extra("metrics", 2, value_range=METRIC_RANGE)),
     hyper={},
     training=Training(batch_size=1),
-    algorithm=Named("fedavg", {}),
-    optimizer=Named("external", {}),
+    algorithm=NamedRule("fedavg", {}),
+    optimizer=NamedRule("external", {}),
     stages=(),
 )
 BASE = np.linspace(-1, 1, LAYOUT.size).astype(np.float32)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from coterie.aggregation.plan.manifest import Manifest, Named, Training
+from coterie.aggregation.plan.manifest import Manifest, NamedRule, Training
 from coterie.aggregation.plan.private_steps import PrivateSteps
 from coterie.client_sdk.device import spending
 from coterie.client_sdk.device.policy import DevicePolicy
@@ -41,8 +41,8 @@ MANIFEST = Manifest(
     sections=(SectionSpec.over("delta", LAYOUT),),
     hyper={},
     training=TRAINING,
-    algorithm=Named("fedavg", {}),
-    optimizer=Named("sgd", {}),
+    algorithm=NamedRule("fedavg", {}),
+    optimizer=NamedRule("sgd", {}),
     stages=(),
 )
 ROUNDS = 5

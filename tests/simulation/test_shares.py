@@ -8,7 +8,7 @@ import pytest
 from coterie.aggregation.fold.fold import Work
 from coterie.aggregation.fold.part import CountedUpdate
 from coterie.aggregation.fold.sums import sums_fold
-from coterie.aggregation.plan.manifest import METRIC_RANGE, Manifest, Named, Training
+from coterie.aggregation.plan.manifest import METRIC_RANGE, Manifest, NamedRule, Training
 from coterie.aggregation.reducers import reducer
 from coterie.protocol.layout import Layout
 from coterie.protocol.schema import DataSchema, Feature, Label
@@ -78,8 +78,8 @@ def manifest() -> Manifest:
         sections=(SectionSpec.over("delta", layout), SectionSpec.extra("metrics", 2, value_range=METRIC_RANGE)),
         hyper={},
         training=Training(batch_size=1),
-        algorithm=Named("fedavg", {}),
-        optimizer=Named("external", {}),
+        algorithm=NamedRule("fedavg", {}),
+        optimizer=NamedRule("external", {}),
         stages=(),
     )
 
