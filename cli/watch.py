@@ -120,7 +120,7 @@ def patiently(run: "Run") -> "Iterator[Event]":
 
 
 @dataclass
-class OpenRound:
+class WatchedRound:
     """What is known of the round under way, shown below the table: who has answered, or how far its sum is; above it is
     said once a round that training diverges, which may be long before the round ends.
     """
@@ -166,7 +166,7 @@ def follow_run(output: Output, run: "Run", way: str = "") -> None:
     """
     ending: dict[str, Any] = {}
     with _explain_interrupt(output, run, way), RoundTable(output, f"{run.name} ({run.id})") as table:
-        going_on = OpenRound(table)
+        going_on = WatchedRound(table)
         for event in patiently(run):
             if event.type in ROUND_EVENTS:
                 table.add(event.data)
