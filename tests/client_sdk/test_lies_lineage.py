@@ -21,7 +21,7 @@ from coterie import errors
 from coterie.aggregation.horizontal import FedBuff, FedDyn, Moon, Scaffold
 from coterie.aggregation.horizontal.algorithm import Algorithm
 from coterie.aggregation.promises.promises import lines
-from coterie.client_sdk.device.lineage import Place
+from coterie.client_sdk.device.lineage import ChainPlace
 from coterie.client_sdk.device.store import Store
 from coterie.privacy.secagg.roster import model_digest
 from coterie.protocol.device import Task
@@ -73,7 +73,7 @@ def begin_with(lying: Lying, run: str, version: str) -> None:
     books(lying, "UPDATE rounds SET state = ?, base = ? WHERE experiment = ?", changed, version, run)
 
 
-def last_place(folder: Path, run: str) -> Place | None:
+def last_place(folder: Path, run: str) -> ChainPlace | None:
     """What a device that has ended remembers."""
     store = Store(folder)
     try:
@@ -334,4 +334,4 @@ def test_three_hundred_versions_later_a_device_reads_all_links_and_goes_on(tmp_p
         asked = [path for _, path, _ in lying.liar.heard if path.endswith("/lineage")]
     assert (refusals(events), uploads(events), len(asked)) == ([], 1, 2)
     place = last_place(device.folder, run)
-    assert place == Place(plan, 301, before)
+    assert place == ChainPlace(plan, 301, before)

@@ -11,7 +11,7 @@ import pytest
 
 from coterie import errors
 from coterie.client_sdk.device.database import ClientDatabase
-from coterie.client_sdk.device.lineage import MOST_ANSWERS, SCHEMA, Ask, Lineages, Place, check_lineage, same_chain
+from coterie.client_sdk.device.lineage import MOST_ANSWERS, SCHEMA, Ask, ChainPlace, Lineages, check_lineage, same_chain
 from coterie.protocol import ids
 from coterie.protocol.control import BlobRef
 from coterie.protocol.device import PlanRef, Task
@@ -88,15 +88,15 @@ def lineages(tmp_path: Path) -> Any:
 @pytest.mark.parametrize("case", FILE["cases"], ids=lambda case: case["name"])
 def test_tasks_of_the_chain_are_taken_and_remembered(case: Any, lineages: Lineages) -> None:
     if case["seen"]:
-        lineages.remember(EXPERIMENT, Place(**case["seen"]))
+        lineages.remember(EXPERIMENT, ChainPlace(**case["seen"]))
     links = [LineageLink.model_validate(link) for link in case["links"]]
     asyncio.run(check_lineage(task(case["task"]), lineages, told(links, [])))
-    assert lineages.recall(EXPERIMENT) == (Place(**case["remembers"]) if case["remembers"] else None)
+    assert lineages.recall(EXPERIMENT) == (ChainPlace(**case["remembers"]) if case["remembers"] else None)
 
 
 @pytest.mark.parametrize("case", FILE["refused"], ids=lambda case: case["name"])
 def test_tasks_of_another_chain_are_refused_and_nothing_is_remembered(case: Any, lineages: Lineages) -> None:
-    before = Place(**case["seen"]) if case["seen"] else None
+    before = ChainPlace(**case["seen"]) if case["seen"] else None
     if before:
         lineages.remember(EXPERIMENT, before)
     links = [LineageLink.model_validate(link) for link in case["links"]]
