@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from coterie.aggregation.analytics.rule import question_of
 from coterie.client_sdk.device.membership import Membership
-from coterie.client_sdk.device.outcome import Prepared, TaskResult
+from coterie.client_sdk.device.outcome import PreparedTask, TaskResult
 from coterie.privacy.secagg.encoding import vector_spec
 from coterie.privacy.secagg.ring import RingVector
 from coterie.protocol.secure_sections import COUNTS
@@ -89,7 +89,7 @@ _MASKED_NOTE: Final = (
 )
 
 
-def preview(membership: Membership, prepared: Prepared, finished: TaskResult) -> DryRun:
+def preview(membership: Membership, prepared: PreparedTask, finished: TaskResult) -> DryRun:
     """The preview of a finished task: under secure aggregation the vector's sections, as they are before masking."""
     shown = DryRun(
         population=membership.population,
