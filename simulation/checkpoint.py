@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from coterie.aggregation.experiment import Experiment
 from coterie.aggregation.plan.bundle import Plan
-from coterie.aggregation.progress import Progress, Reason
+from coterie.aggregation.progress import ExperimentProgress, Reason
 from coterie.aggregation.record import RoundRecord
 from coterie.aggregation.server_optimizers import State
 from coterie.client_sdk.device.trainers.base import Tensors
@@ -40,7 +40,7 @@ class Checkpoint:
     the last round, and the updates that it passed on.
     """
 
-    progress: Progress
+    progress: ExperimentProgress
     records: Sequence[RoundRecord]
     clients: Mapping[int, Tensors]
     server: State
@@ -133,7 +133,7 @@ class CheckpointFolder:
             other = None if value["format"] == _FORMAT else str(value["format"])
             if other is None and self._identity == value["identity"] and self._goes_on(**value["planned"]):
                 return Checkpoint(
-                    progress=from_text(Progress, json.dumps(value["progress"])),
+                    progress=from_text(ExperimentProgress, json.dumps(value["progress"])),
                     records=[RoundRecord.from_dict(record) for record in value["rounds"]],
                     clients={int(number): self._read(digest) for number, digest in value["clients"].items()},
                     server=self._read(value["server"]) if value["server"] else {},
@@ -221,12 +221,12 @@ def _of_kind(value: Any, *kinds: type | None) -> Any:
     return value
 
 
-def between_rounds(progress: Progress) -> Progress:
+def between_rounds(progress: ExperimentProgress) -> ExperimentProgress:
     """A progress whose next round was begun but not done, as if it were not begun."""
     return progress if progress.finished is not None else replace(progress, started=progress.started - 1)
 
 
-def go_on(progress: Progress, rounds: int) -> Progress:
+def go_on(progress: ExperimentProgress, rounds: int) -> ExperimentProgress:
     """A progress that completed all of its rounds, as if it went on, if there are more now."""
     more = progress.finished is Reason.COMPLETED and progress.started < rounds
     return replace(progress, finished=None) if more else progress

@@ -16,7 +16,7 @@ from coterie.aggregation.experiment import Experiment
 from coterie.aggregation.history import History
 from coterie.aggregation.plan.bundle import Plan
 from coterie.aggregation.private.local_noise import local_terms
-from coterie.aggregation.progress import Progress, StartRound, after_round, configure, first_round
+from coterie.aggregation.progress import ExperimentProgress, StartRound, after_round, configure, first_round
 from coterie.aggregation.record import RoundRecord
 from coterie.aggregation.server_optimizers import State
 from coterie.client_sdk.device.trainers.base import LocalTask, LocalWork, Tensors, Trainer, TrainOptions
@@ -54,7 +54,7 @@ class Rounds:
     runner: Engine
     trainer: Trainer
     versions: Versions
-    progress: Progress
+    progress: ExperimentProgress
     rows: Mapping[str, NDArray[Any]] | None
     spending: Spending
     shares: WorkShares

@@ -20,7 +20,7 @@ from coterie.aggregation.evaluate import predictions
 from coterie.aggregation.experiment import Experiment, ExternalModel
 from coterie.aggregation.history import History
 from coterie.aggregation.plan.bundle import Plan
-from coterie.aggregation.progress import Progress
+from coterie.aggregation.progress import ExperimentProgress
 from coterie.aggregation.record import RoundRecord
 from coterie.aggregation.run_files import write_run
 from coterie.client_sdk.device.trainers.base import Trainer
@@ -253,7 +253,7 @@ def simulate_full(
             runner=opened,
             trainer=resolve_trainer(setting.trainer),
             versions=versions,
-            progress=Progress(current=initial),
+            progress=ExperimentProgress(current=initial),
             rows=load_evaluation(experiment.evaluation, experiment.schema),
             spending=Spending(experiment, compiled.plan.manifest.layout.size, compiled.plan.manifest.training.draws()),
             shares=shares,

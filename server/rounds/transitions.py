@@ -31,7 +31,7 @@ from coterie.aggregation.engine import (
 )
 from coterie.aggregation.progress import (
     ExperimentEnd,
-    Progress,
+    ExperimentProgress,
     Reason,
     StartRound,
     after_round,
@@ -85,7 +85,7 @@ class Rounds:
         broken = broken or await self.spending.reserve(session, experiment, request, 1)
         if broken is not None:
             raise refusal(broken)
-        progress, action = first_round(from_text(Progress, experiment.progress), _policy(experiment))
+        progress, action = first_round(from_text(ExperimentProgress, experiment.progress), _policy(experiment))
         experiment.progress = to_text(progress)
         await self._begin(session, experiment, action)
 
@@ -300,7 +300,7 @@ class Rounds:
         )
 
     async def _continue(self, session: AsyncSession, experiment: ExperimentRow, value: Round) -> OpenRound | None:
-        progress, action = after_round(from_text(Progress, experiment.progress), value, _policy(experiment))
+        progress, action = after_round(from_text(ExperimentProgress, experiment.progress), value, _policy(experiment))
         limit: dict[str, Any] = {}
         if isinstance(action, StartRound):
             request = experiments.request_of(experiment)

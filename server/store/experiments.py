@@ -20,7 +20,7 @@ from sqlalchemy import CursorResult, Select, bindparam, select, true, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from coterie.aggregation.engine import Round
-from coterie.aggregation.progress import Progress
+from coterie.aggregation.progress import ExperimentProgress
 from coterie.errors import InternalError
 from coterie.protocol.control import ExperimentCreate
 from coterie.protocol.conversion import from_text, to_text
@@ -57,7 +57,7 @@ async def create(session: AsyncSession, identifier: str, request: ExperimentCrea
         request=request.model_dump_json(),
         plan=plan,
         state=RUNNING,
-        progress=to_text(Progress(current=request.initial.sha256)),
+        progress=to_text(ExperimentProgress(current=request.initial.sha256)),
         round=0,
         model=request.initial.sha256,
         created_at=now_ms(),

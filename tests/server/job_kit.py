@@ -10,7 +10,7 @@ from typing import Any, cast
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from coterie.aggregation.engine import start
-from coterie.aggregation.progress import Progress
+from coterie.aggregation.progress import ExperimentProgress
 from coterie.aggregation.round import RoundConfig
 from coterie.protocol.conversion import to_text
 from coterie.server.bell import Bell
@@ -44,7 +44,7 @@ async def plant(database: Database) -> None:
         session.add(
             ExperimentRow(
                 id=KEY.experiment, name="one", population="people", request="{}", plan="p" * 64, state="running",
-                progress=to_text(Progress(current="b" * 64)), round=1, model="b" * 64, created_at=1,
+                progress=to_text(ExperimentProgress(current="b" * 64)), round=1, model="b" * 64, created_at=1,
             )
         )  # fmt: skip
         await session.flush()
