@@ -44,7 +44,7 @@ Watch = Callable[[int, Literal["train", "evaluate"], int, int], None]
 
 
 @dataclass
-class Rounds:
+class SimulationState:
     """A simulation under way. The mutable fields are what a checkpoint keeps, and what the open round has so far."""
 
     experiment: Experiment

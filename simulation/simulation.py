@@ -37,7 +37,7 @@ from coterie.simulation.engines.engine import Setting, open_engine
 from coterie.simulation.engines.naming import PLAN_TRAINER, resolve_trainer
 from coterie.simulation.population import Population
 from coterie.simulation.progress import shown_by_default
-from coterie.simulation.rounds import Rounds, Watch
+from coterie.simulation.rounds import SimulationState, Watch
 from coterie.simulation.shares import WorkShares
 from coterie.simulation.spending import Spending
 from coterie.simulation.versions import Versions
@@ -245,7 +245,7 @@ def simulate_full(
     with closing(shares), closing(open_engine(setting)) as opened:
         if kept is not None and found is None:
             kept.clear()
-        rounds = Rounds(
+        rounds = SimulationState(
             experiment=experiment,
             plan=compiled.plan,
             frozen=compiled.frozen,
