@@ -52,7 +52,7 @@ _SENDING: Final = "uploading"
 
 
 @dataclass(kw_only=True)
-class Runner:
+class TaskRunner:
     """Performs the tasks of one device.
 
     stop: set when the work in progress shall end.
