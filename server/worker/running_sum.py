@@ -35,14 +35,14 @@ class Summands:
 
 
 @dataclass(frozen=True)
-class RunningSum:
+class PartialSum:
     """total: modulo 2**32 in every coordinate, of which the segment's lowest bits count. holds: the tasks, sorted."""
 
     total: RingVector
     holds: tuple[str, ...]
 
 
-def sum_masked(cache: Path, summands: Summands) -> RunningSum:
+def sum_masked(cache: Path, summands: Summands) -> PartialSum:
     """The sum of exactly these masked vectors, made of what the cache holds of them and of the files; the cache holds
     it afterwards.
 
@@ -55,7 +55,7 @@ def sum_masked(cache: Path, summands: Summands) -> RunningSum:
         expected = replace(summands.header, task=task)
         file = check_masked(summands.files[task], expected, summands.spec)
         add_packed(cached.total, file.read_bytes(MASKED, 0, summands.spec.packed_bytes), summands.spec)
-    made = RunningSum(cached.total, tuple(sorted(summands.files)))
+    made = PartialSum(cached.total, tuple(sorted(summands.files)))
     if missing or not cache.exists():
         write_file(cache, {TENSOR: made.total}, _names(summands, made.holds))
     return made
@@ -69,9 +69,9 @@ def held_by(cache: Path) -> tuple[str, ...]:
         return ()
 
 
-def _cached(cache: Path, summands: Summands) -> RunningSum:
+def _cached(cache: Path, summands: Summands) -> PartialSum:
     """What the cache holds; nothing unless it is a part of what is wanted."""
-    nothing = RunningSum(np.zeros(summands.spec.length, np.uint32), ())
+    nothing = PartialSum(np.zeros(summands.spec.length, np.uint32), ())
     if not cache.exists():
         return nothing
     try:
@@ -80,7 +80,7 @@ def _cached(cache: Path, summands: Summands) -> RunningSum:
         same = file.metadata.get(ATTEMPT) == summands.header.attempt and file.metadata.get(SPEC) == summands.spec.digest
         if not same or not set(holds) <= set(summands.files) or file.tensors[TENSOR].shape != nothing.total.shape:
             return nothing
-        return RunningSum(file.read(TENSOR), holds)
+        return PartialSum(file.read(TENSOR), holds)
     except (errors.TensorFileError, errors.InputError, KeyError):
         return nothing
 
