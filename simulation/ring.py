@@ -19,7 +19,7 @@ from coterie.simulation.work import ClientEvaluation
 
 
 @dataclass
-class RunningSum:
+class RingSum:
     """A sum in the rings of an attempt, and of how many clients it is."""
 
     terms: SecureTerms
@@ -48,7 +48,7 @@ class RingSurvey:
 
     manifest: Manifest
     base: str
-    running: RunningSum
+    running: RingSum
 
     def add(self, measured: ClientEvaluation) -> bool:
         """Take in a client's vector. Whether there is one."""

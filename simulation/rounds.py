@@ -30,7 +30,7 @@ from coterie.simulation.checkpoint import Checkpoint, between_rounds, go_on
 from coterie.simulation.collect import Collector, Lag
 from coterie.simulation.engines.engine import Engine
 from coterie.simulation.population import Population, name_of
-from coterie.simulation.ring import RingSurvey, RunningSum
+from coterie.simulation.ring import RingSum, RingSurvey
 from coterie.simulation.secrecy import collector, with_terms
 from coterie.simulation.shares import WorkShares
 from coterie.simulation.spending import Spending
@@ -279,7 +279,7 @@ class SimulationState:
         assignment = with_terms(self.experiment, self.plan.manifest, assignment, "evaluate", self.server_state)
         manifest, cap = self.plan.manifest, self.experiment.rounds.weight_cap
         if assignment.secure is not None:
-            running = RunningSum(SecureTerms.model_validate_json(assignment.secure))
+            running = RingSum(SecureTerms.model_validate_json(assignment.secure))
             self._survey_sum = RingSurvey(manifest, assignment.base, running)
         specs = manifest.sections_for("evaluate")
         self.watch(round.number, "evaluate", 0, len(clients))
