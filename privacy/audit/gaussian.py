@@ -26,7 +26,7 @@ import numpy.typing as npt
 
 from coterie import errors
 from coterie.privacy.audit.student import LARGEST, critical, least_shift, upper_tail
-from coterie.privacy.audit.whitening import Seen
+from coterie.privacy.audit.whitening import CanaryScores
 from coterie.privacy.dp import normal
 
 FEWEST, MOST = 64, 20_000
@@ -78,7 +78,7 @@ class CanaryParameters:
     confidence: float
 
 
-def judge_marks(seen: Seen, included: npt.NDArray[np.bool_], terms: CanaryParameters) -> Marks:
+def judge_marks(seen: CanaryScores, included: npt.NDArray[np.bool_], terms: CanaryParameters) -> Marks:
     """The bound that the marks prove.
 
     included: the coins, ``[canaries]``.

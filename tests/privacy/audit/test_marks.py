@@ -10,7 +10,7 @@ import pytest
 from coterie.errors import ArgumentValueError
 from coterie.privacy.audit.gaussian import FEWEST, CanaryParameters, Marks, enough_canaries, judge_marks
 from coterie.privacy.audit.student import critical, least_shift, upper_tail
-from coterie.privacy.audit.whitening import Seen, even_scales, expected_strengths, matched, whitening
+from coterie.privacy.audit.whitening import CanaryScores, even_scales, expected_strengths, matched, whitening
 from coterie.privacy.dp import normal
 from coterie.privacy.dp.matrix.factorisation import factorisation
 from coterie.privacy.dp.noise import gaussian
@@ -43,7 +43,7 @@ def test_a_bound_of_known_numbers_is_the_known_one() -> None:
     """Values that were chosen so that T and its degrees are known: the bound is scipy's."""
     coins = np.array([True] * 50 + [False] * 50)
     noise = np.tile([1.0, -1.0], 50)
-    seen = Seen(np.where(coins, 0.8, 0.0) + noise, np.full(100, 0.9))
+    seen = CanaryScores(np.where(coins, 0.8, 0.0) + noise, np.full(100, 0.9))
     terms = CanaryParameters(delta=DELTA, claimed=1.0, halved=1.8, unnoised=30.0, confidence=0.975)
     found = judge_marks(seen, coins, terms)
     slope = 0.8 * math.sqrt(50)
@@ -61,21 +61,21 @@ def test_canaries_that_were_never_chosen_say_nothing() -> None:
     coins = np.array([True, False] * 40)
     values = np.where(coins, 2.0, 0.0) + np.tile([0.5, 0.5, -0.5, -0.5], 20)
     terms = CanaryParameters(delta=DELTA, claimed=None, halved=1.0, unnoised=9.0, confidence=0.975)
-    whole = judge_marks(Seen(values, np.ones(80)), coins, terms)
+    whole = judge_marks(CanaryScores(values, np.ones(80)), coins, terms)
     strengths = np.concatenate([np.ones(80), np.zeros(20)])
-    more = Seen(np.concatenate([values, np.zeros(20)]), strengths)
+    more = CanaryScores(np.concatenate([values, np.zeros(20)]), strengths)
     assert judge_marks(more, np.concatenate([coins, [True] * 20]), terms) == whole
     assert whole.power is None
-    nobody = judge_marks(Seen(values, np.ones(80)), np.zeros(80, np.bool_), terms)
+    nobody = judge_marks(CanaryScores(values, np.ones(80)), np.zeros(80, np.bool_), terms)
     assert (nobody.epsilon, nobody.cap, nobody.least) == (0, 0, 0)
     with pytest.raises(ArgumentValueError):
-        judge_marks(Seen(np.array([np.nan, 1.0]), np.ones(2)), np.array([True, False]), terms)
+        judge_marks(CanaryScores(np.array([np.nan, 1.0]), np.ones(2)), np.array([True, False]), terms)
 
 
 def test_no_bound_is_above_the_cap() -> None:
     coins = np.arange(64) % 2 == 0
     terms = CanaryParameters(delta=DELTA, claimed=1.0, halved=2.0, unnoised=0.2, confidence=0.975)
-    found = judge_marks(Seen(np.where(coins, 1.0, 0.0), np.ones(64)), coins, terms)
+    found = judge_marks(CanaryScores(np.where(coins, 1.0, 0.0), np.ones(64)), coins, terms)
     assert found.epsilon == found.cap < 1
 
 
