@@ -37,7 +37,7 @@ log = structlog.get_logger("coterie.server.driver")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seen:
+class Snapshot:
     """What one look at the rows found. at: when that was, in milliseconds; next_at: when something will be due next."""
 
     at: int
@@ -102,7 +102,7 @@ class Driver:
         await self.attempts.look(opened, seen.standings)
         return seen.pause_s(await self.runner.look(wanted(opened, seen.standings, seen.jobs, seen.at), seen.jobs))
 
-    async def _look(self) -> Seen:
+    async def _look(self) -> Snapshot:
         """One transaction, for this runs after every commit."""
         now = now_ms()
         async with self.context.storage.database.read() as session:
@@ -117,7 +117,7 @@ class Driver:
         times = (expiry, *(found.row.deadline_at for found in opened), *(each.deadline_at for each in standings))
         # What is due already is taken up in this pass, and rings when it is done, or is to be tried again.
         coming = [time for time in times if time is not None and time > now]
-        return Seen(
+        return Snapshot(
             at=now,
             late=late,
             opened=opened,
