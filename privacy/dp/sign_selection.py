@@ -45,7 +45,7 @@ class Shape:
 
 
 @dataclass(frozen=True)
-class Selection:
+class SignSelection:
     """What is sent.
 
     coordinates: distinct, ascending.
@@ -56,7 +56,7 @@ class Selection:
     sign: int
 
 
-def select(vector: npt.NDArray[np.float64], shape: Shape, epsilon: float, source: Source) -> Selection:
+def select(vector: npt.NDArray[np.float64], shape: Shape, epsilon: float, source: Source) -> SignSelection:
     """One draw.
 
     vector: finite; not otherwise bounded, since only the order of its coordinates counts.
@@ -73,7 +73,7 @@ def select(vector: npt.NDArray[np.float64], shape: Shape, epsilon: float, source
     ranks = np.array(source.distinct(shape.outputs - hits, shape.length - shape.top), np.int64)
     # The coordinate outside of the top set that has `rank` others of its kind before it.
     outside = ranks + np.searchsorted(top - np.arange(shape.top), ranks, side="right")
-    return Selection(np.sort(np.concatenate([inside, outside])), sign)
+    return SignSelection(np.sort(np.concatenate([inside, outside])), sign)
 
 
 @lru_cache(maxsize=64)
