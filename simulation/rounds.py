@@ -33,7 +33,7 @@ from coterie.simulation.population import Population, name_of
 from coterie.simulation.ring import RingSum, RingSurvey
 from coterie.simulation.secrecy import collector, with_terms
 from coterie.simulation.shares import WorkShares
-from coterie.simulation.spending import Spending
+from coterie.simulation.spending import SimulatedSpending
 from coterie.simulation.traffic import Traffic
 from coterie.simulation.versions import Versions
 from coterie.simulation.virtual_time import Air, Flight
@@ -56,7 +56,7 @@ class SimulationState:
     versions: Versions
     progress: ExperimentProgress
     rows: Mapping[str, NDArray[Any]] | None
-    spending: Spending
+    spending: SimulatedSpending
     shares: WorkShares
     threads: int = 1
     watch: Watch = lambda round, kind, done, total: None

@@ -39,7 +39,7 @@ from coterie.simulation.population import Population
 from coterie.simulation.progress import shown_by_default
 from coterie.simulation.rounds import SimulationState, Watch
 from coterie.simulation.shares import WorkShares
-from coterie.simulation.spending import Spending
+from coterie.simulation.spending import SimulatedSpending
 from coterie.simulation.versions import Versions
 
 Listener = Callable[[Mapping[str, Any]], None]
@@ -255,7 +255,9 @@ def simulate_full(
             versions=versions,
             progress=ExperimentProgress(current=initial),
             rows=load_evaluation(experiment.evaluation, experiment.schema),
-            spending=Spending(experiment, compiled.plan.manifest.layout.size, compiled.plan.manifest.training.draws()),
+            spending=SimulatedSpending(
+                experiment, compiled.plan.manifest.layout.size, compiled.plan.manifest.training.draws()
+            ),
             shares=shares,
             watch=watch,
         )

@@ -14,7 +14,7 @@ from coterie.protocol.privacy import ExampleLevel, UserLevel
 
 
 @dataclass
-class Spending:
+class SimulatedSpending:
     """Counts rounds in their order.
 
     length: of the weights that are noised.
