@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie import errors
-from coterie.aggregation.reducers.part import ByCoordinate, Combination, Step, UpdateRule
+from coterie.aggregation.reducers.part import ByCoordinate, Combination, MixingStep, UpdateRule
 from coterie.aggregation.reducers.reducer import Reference, Vector
 from coterie.aggregation.reducers.source import (
     Beside,
@@ -36,7 +36,7 @@ class Pipeline:
     """
 
     name: str
-    steps: tuple[Step, ...]
+    steps: tuple[MixingStep, ...]
     rule: UpdateRule
     vector: Block | None = None
 

@@ -24,7 +24,7 @@ from coterie.aggregation.reducers.krum import krum, multi_krum
 from coterie.aggregation.reducers.mda import MOST_ATTACKERS as MOST_OF_MDA
 from coterie.aggregation.reducers.mda import mda
 from coterie.aggregation.reducers.monna import monna
-from coterie.aggregation.reducers.part import Step, UpdateRule
+from coterie.aggregation.reducers.part import MixingStep, UpdateRule
 from coterie.aggregation.reducers.pipeline import Pipeline
 from coterie.aggregation.reducers.reducer import Reducer
 from coterie.aggregation.reducers.single import single
@@ -124,7 +124,7 @@ def _assemble(read: list[Call]) -> Reducer:
     if last.name == MEAN.name and all(part.name == "norm_bound" for part in before):
         bounds = tuple(part.numbers["bound"] for part in before)
         return bounded_mean(name, bounds) if bounds else MEAN
-    steps: list[Step] = [STEPS[part.name].make(*part.numbers.values()) for part in before]
+    steps: list[MixingStep] = [STEPS[part.name].make(*part.numbers.values()) for part in before]
     rule: UpdateRule = RULES[last.name].make(*last.numbers.values())
     return single(Pipeline(name, tuple(steps), rule))
 
