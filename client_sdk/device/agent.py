@@ -24,7 +24,7 @@ from coterie.client_sdk.device.saved import CHECK_IN, SUMMARY, TASK, UPLOAD, VEC
 from coterie.client_sdk.device.saved import save as write
 from coterie.client_sdk.device.settings import AgentSettings, RunSummary
 from coterie.client_sdk.device.signed import SignedLink
-from coterie.client_sdk.device.store import Store
+from coterie.client_sdk.device.store import DeviceStore
 from coterie.client_sdk.device.trainers.base import Stopped
 from coterie.client_sdk.device.work import prepare, work
 from coterie.client_sdk.http import JSON, Link, is_transient, parsed
@@ -53,7 +53,7 @@ class Agent:
         self.summary = RunSummary()
         self._faults = DeviceFaults.from_environment()
         self._link = Link(settings.url, ca=settings.ca, transport=settings.transport)
-        self.store = Store(settings.folder)
+        self.store = DeviceStore(settings.folder)
         self._blobs = BlobCache(self.store.cache, self._link, reached=self._faults.reach)
         self._capabilities = capabilities(settings.policy, external=settings.trainer is not None)
         self._stop = Flag()

@@ -20,7 +20,7 @@ from coterie.client_sdk.device.settings import AgentSettings, RunSummary
 from coterie.client_sdk.device.signed import SignedLink
 from coterie.client_sdk.device.spending import FILE as LEDGER
 from coterie.client_sdk.device.spending import PrivacyLedger, Release
-from coterie.client_sdk.device.store import InFlight, Store
+from coterie.client_sdk.device.store import DeviceStore, InFlight
 from coterie.client_sdk.device.trainers.base import Stopped, Tensors, Trainer
 from coterie.client_sdk.device.upload import upload
 from coterie.client_sdk.device.work import check_assignment, prepare, work
@@ -61,7 +61,7 @@ class TaskRunner:
 
     settings: AgentSettings
     membership: Membership
-    store: Store
+    store: DeviceStore
     blobs: BlobCache
     requests: SignedLink
     faults: DeviceFaults

@@ -26,7 +26,7 @@ from coterie.client_sdk.device.attempts import AFTER_MASKING, AttemptRecord, Mes
 from coterie.client_sdk.device.backoff import Backoff, after_failure
 from coterie.client_sdk.device.faults import DeviceFaults
 from coterie.client_sdk.device.signed import SignedLink
-from coterie.client_sdk.device.store import Store
+from coterie.client_sdk.device.store import DeviceStore
 from coterie.client_sdk.device.trainers.base import Stopped, Tensors
 from coterie.client_sdk.device.upload import PIECE, upload
 from coterie.client_sdk.http import is_transient, parsed
@@ -105,7 +105,7 @@ class SecureCourier:
 
     device: str
     floor: int
-    store: Store
+    store: DeviceStore
     requests: SignedLink
     faults: DeviceFaults
     emit: Emit

@@ -97,7 +97,7 @@ class InFlight:
     weight: int
 
 
-class Store:
+class DeviceStore:
     """The device's memory in ``folder``, which is made when absent.
 
     Raises ConfigurationError when another process uses the folder, StorageError when the disk refuses.

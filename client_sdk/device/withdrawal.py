@@ -11,7 +11,7 @@ from coterie.client_sdk.device.record import check_store
 from coterie.client_sdk.device.signed import SignedLink
 from coterie.client_sdk.device.spending import FILE as LEDGER
 from coterie.client_sdk.device.spending import PrivacyLedger
-from coterie.client_sdk.device.store import Store
+from coterie.client_sdk.device.store import DeviceStore
 from coterie.client_sdk.http import Link
 from coterie.client_sdk.lean_httpx import httpx
 from coterie.errors import ConfigurationError, RemoteError
@@ -53,7 +53,7 @@ def stop_here(folder: Path, ledger: Path | None = None) -> Left:
     (``store_in_use``), before it has joined (``not_joined``).
     """
     check_store(folder)
-    store = Store(folder)
+    store = DeviceStore(folder)
     try:
         membership = store.membership()
         if membership is None:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from coterie.client_sdk.device.faults import DeviceFaults
 from coterie.client_sdk.device.secure import Ended, SecureCourier
 from coterie.client_sdk.device.signed import SignedLink
-from coterie.client_sdk.device.store import Store
+from coterie.client_sdk.device.store import DeviceStore
 from coterie.errors import RemoteError
 from coterie.privacy.secagg import server
 from coterie.privacy.secagg.encoding import vector_spec
@@ -250,8 +250,8 @@ class Member:
         relay.identities[self.id] = self.store.key.public
         self.store.lease(task=self.task.id, experiment="e", round=1, kind="train", message="{}")
 
-    def _open(self) -> Store:
-        return Store(self.folder)
+    def _open(self) -> DeviceStore:
+        return DeviceStore(self.folder)
 
     def restart(self) -> None:
         """What a kill and a start make of the device: only its folder remains."""

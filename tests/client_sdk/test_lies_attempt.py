@@ -14,7 +14,7 @@ from test_spending import ANY, UPLOAD, release
 from coterie.client_sdk.device.faults import DeviceFaults
 from coterie.client_sdk.device.secure import SecureCourier
 from coterie.client_sdk.device.spending import PrivacyLedger
-from coterie.client_sdk.device.store import Store
+from coterie.client_sdk.device.store import DeviceStore
 from coterie.errors import PolicyRefused
 from coterie.protocol.device import Task
 
@@ -50,13 +50,13 @@ def test_a_vector_goes_into_one_sum_alone(tmp_path: Path, monkeypatch: pytest.Mo
             await victim.work(DeviceFaults("keys_ready", 1, kill))
         victim.store.close()
         shutil.copytree(victim.folder, tmp_path / "backup")
-        victim.store = Store(victim.folder)
+        victim.store = DeviceStore(victim.folder)
         assert (await victim.work()).state == "summed"
         assert {ended.state for ended in await asyncio.gather(*others)} == {"summed"}
         victim.store.close()
         shutil.rmtree(victim.folder)
         shutil.copytree(tmp_path / "backup", victim.folder)
-        victim.store = Store(victim.folder)
+        victim.store = DeviceStore(victim.folder)
         second = Relay(first.terms, CLIENTS)
         fresh = gather(tmp_path / "second", second)[1:]
         together = (victim, *fresh)

@@ -22,7 +22,7 @@ from coterie.aggregation.horizontal import FedBuff, FedDyn, Moon, Scaffold
 from coterie.aggregation.horizontal.algorithm import Algorithm
 from coterie.aggregation.promises.promises import lines
 from coterie.client_sdk.device.lineage import ChainPlace
-from coterie.client_sdk.device.store import Store
+from coterie.client_sdk.device.store import DeviceStore
 from coterie.privacy.secagg.roster import model_digest
 from coterie.protocol.device import Task
 from coterie.protocol.lineage import GENESIS, Lineage, LineageLink, head
@@ -75,7 +75,7 @@ def begin_with(lying: Lying, run: str, version: str) -> None:
 
 def last_place(folder: Path, run: str) -> ChainPlace | None:
     """What a device that has ended remembers."""
-    store = Store(folder)
+    store = DeviceStore(folder)
     try:
         return store.lineages.recall(run)
     finally:

@@ -14,7 +14,7 @@ from coterie.client_sdk.device import secure
 from coterie.client_sdk.device.faults import POINTS, SECURE_POINTS, DeviceFaults
 from coterie.client_sdk.device.outcome import TaskResult
 from coterie.client_sdk.device.secure import Ended
-from coterie.client_sdk.device.store import Store
+from coterie.client_sdk.device.store import DeviceStore
 from coterie.client_sdk.device.trainers.base import Stopped
 from coterie.errors import InputError, PolicyRefused, RemoteError, SecureAggregationRefused, Unauthenticated
 from coterie.privacy.secagg import server
@@ -122,7 +122,7 @@ def test_a_device_whose_state_is_gone_says_nothing_more(tmp_path: Path, message:
         victim.store.close()
         with closing(sqlite3.connect(victim.folder / "device.db")) as database, database:
             database.execute(statement)
-        victim.store = Store(victim.folder)
+        victim.store = DeviceStore(victim.folder)
         said = dict(relay.bodies)
         with pytest.raises(PolicyRefused) as caught:
             await victim.work()
