@@ -9,7 +9,7 @@ from coterie.client_sdk.lean_httpx import httpx
 from coterie.client_sdk.party.pins import Judge, Pins, refuse
 from coterie.client_sdk.party.sealing import Body
 from coterie.client_sdk.party.session import BACKOFF, Incoming, Listener, SessionClient
-from coterie.client_sdk.party.store import PartyMembership, Store
+from coterie.client_sdk.party.store import PartyMembership, PartyStore
 from coterie.client_sdk.portal import Portal
 from coterie.errors import InputError
 from coterie.protocol.session import PartyJoined, SendReceipt, SessionView, fingerprint
@@ -42,7 +42,7 @@ class PartyClient:
         transport: httpx.AsyncBaseTransport | None = None,
         on_event: Listener = _ignore,
     ) -> None:
-        self.store = Store(folder)
+        self.store = PartyStore(folder)
         self._judge, self._ca, self._transport, self._on_event = judge, ca, transport, on_event
         self._links: dict[str, Link] = {}
 

@@ -77,7 +77,7 @@ class Outgoing:
 
     plain, sealed: SHA-256 of the message and of its sealed bytes, hex.
     size: of the sealed bytes.
-    body: the sealed bytes where they are few; None where they are in `Store.spool`, or are sent already.
+    body: the sealed bytes where they are few; None where they are in `PartyStore.spool`, or are sent already.
     """
 
     session: str
@@ -91,7 +91,7 @@ class Outgoing:
     is_sent: bool = False
 
 
-class Store:
+class PartyStore:
     """A party's folder; one process at a time. Raises ConfigurationError when another one uses it, StorageError."""
 
     def __init__(self, folder: Path) -> None:
