@@ -55,7 +55,7 @@ from coterie.server.rounds.spending import Spending, privacy_of
 from coterie.server.store import attempts, blob_rows, devices, events, experiments, jobs, tasks
 from coterie.server.store.experiments import Locked, OpenRound
 from coterie.server.store.tables import ExperimentRow, RoundRow, TaskRow
-from coterie.server.traffic import Traffic
+from coterie.server.traffic import BlobTraffic
 
 log = structlog.get_logger("coterie.server.rounds")
 
@@ -70,7 +70,7 @@ class Rounds:
     """
 
     spending: Spending
-    traffic: Traffic = field(default_factory=Traffic)
+    traffic: BlobTraffic = field(default_factory=BlobTraffic)
     fleet: Fleet = field(default_factory=Fleet)
     durations: dict[str, tuple[float, ...]] = field(default_factory=dict[str, tuple[float, ...]])
 
