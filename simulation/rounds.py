@@ -34,7 +34,7 @@ from coterie.simulation.ring import RingSum, RingSurvey
 from coterie.simulation.secrecy import collector, with_terms
 from coterie.simulation.shares import WorkShares
 from coterie.simulation.spending import SimulatedSpending
-from coterie.simulation.traffic import Traffic
+from coterie.simulation.traffic import RoundTraffic
 from coterie.simulation.versions import Versions
 from coterie.simulation.virtual_time import Air, Flight
 from coterie.simulation.work import Assignment
@@ -71,7 +71,7 @@ class SimulationState:
     _collector: Collector | None = None
     _survey_sum: RingSurvey | None = None
     _diverged: int = 0
-    traffic: Traffic = field(default_factory=Traffic)
+    traffic: RoundTraffic = field(default_factory=RoundTraffic)
 
     def run(self, on_round: Callable[[RoundRecord], None]) -> History:
         """The rounds that are left.
@@ -83,7 +83,7 @@ class SimulationState:
             return History(tuple(self.records), self.progress.finished.value, self.progress.kept)
         self.progress, action = first_round(self.progress, policy)
         while isinstance(action, StartRound):
-            begun, self.traffic, self._diverged = time.monotonic(), Traffic(), 0
+            begun, self.traffic, self._diverged = time.monotonic(), RoundTraffic(), 0
             ended = self._round(action)
             self.progress, action = after_round(self.progress, ended, policy)
             bases = [flight.base for flight in self.air.flights]
