@@ -54,7 +54,7 @@ from coterie.server.store.migrate import migrate
 from coterie.server.store.objects import open_objects
 from coterie.server.store.session_end import clear, end_overdue
 from coterie.server.store.sessions import PartyCache
-from coterie.server.turns import Turns
+from coterie.server.turns import PhaseTurns
 from coterie.server.worker.workers import Workers
 
 TIDY_EVERY_S = 300.0
@@ -267,7 +267,7 @@ async def _tidy(coordinator: Coordinator) -> None:
         await asyncio.sleep(TIDY_EVERY_S)
 
 
-async def _end_overdue(storage: Storage, turns: Turns) -> None:
+async def _end_overdue(storage: Storage, turns: PhaseTurns) -> None:
     """End sessions of parties whose time is over."""
     async with storage.database.read() as session:
         if not await sessions.overdue(session, now_ms()):
