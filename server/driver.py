@@ -18,7 +18,7 @@ from coterie.aggregation.engine import Committed, DeadlinePassed, Do, Work, due,
 from coterie.server.bell import Bell, wait
 from coterie.server.board import Board
 from coterie.server.clock import now_ms
-from coterie.server.jobs.runner import Runner
+from coterie.server.jobs.runner import JobRunner
 from coterie.server.jobs.wanted import wanted
 from coterie.server.rounds import set_back
 from coterie.server.rounds.errands import Errands
@@ -62,7 +62,7 @@ class Driver:
     board: Board
     bell: Bell
     attempts: Attempts
-    runner: Runner
+    runner: JobRunner
 
     def __post_init__(self) -> None:
         self._errands = Errands(self.bell)

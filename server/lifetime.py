@@ -28,7 +28,7 @@ from coterie.server.faults import CoordinatorFaults
 from coterie.server.fleet import Fleet
 from coterie.server.incoming import IncomingBodies
 from coterie.server.jobs.kinds import KINDS
-from coterie.server.jobs.runner import Runner
+from coterie.server.jobs.runner import JobRunner
 from coterie.server.metrics import Metrics
 from coterie.server.pace import Pacer
 from coterie.server.plans import Plans
@@ -191,7 +191,7 @@ def _driver(coordinator: Coordinator, workers: Workers) -> Driver:
         machines=coordinator.machines,
     )
     bell = coordinator.signals.bell
-    runner = Runner(
+    runner = JobRunner(
         context=context,
         workers=workers,
         kinds=KINDS,

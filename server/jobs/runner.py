@@ -30,7 +30,7 @@ log = structlog.get_logger("coterie.server.jobs")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Runner:
+class JobRunner:
     """Does jobs by a worker process. owner: names this process among those that work on the same rows. lease_s: how
     long a job is this runner's without its saying that it lives.
     """
