@@ -232,7 +232,7 @@ from pathlib import Path
 sys.path.insert(0, sys.argv[3])
 from test_providers import TRIED, choice, counting, made, work_on
 from coterie.client_sdk.device.providers import DeviceProviders
-from coterie.client_sdk.device.store import Store
+from coterie.client_sdk.device.store import DeviceStore
 from coterie.client_sdk.device.trainers.plan import PlanTrainer
 from coterie.client_sdk.device.watch import Watch
 
@@ -242,7 +242,7 @@ def ends(results):
     return ctypes.string_at(0) if len(runs) > TRIED + int(sys.argv[2]) else results
 
 choice.ADVANTAGE = 1e9
-store = Store(Path(sys.argv[1]))
+store = DeviceStore(Path(sys.argv[1]))
 desk = DeviceProviders("Ending", store.verdicts.recall(), discovery=lambda: [made("Ending", ends)], trial=counting([]),
                        watch=Watch(store.folder / "computing.json"))
 found = PlanTrainer(providers=desk).train(work_on())

@@ -227,9 +227,8 @@ def test_a_second_client_in_the_folder_is_refused_with_a_hint(tmp_path: Path) ->
     with pytest.raises(ConfigurationError) as caught:
         DeviceStore(tmp_path)
     assert caught.value.reason == "store_in_use" and "folder of its own" in str(caught.value)
-    code = (
-        f"from pathlib import Path; from coterie.client_sdk.device.store import Store; Store(Path({str(tmp_path)!r}))"
-    )
+    imports = "from pathlib import Path; from coterie.client_sdk.device.store import DeviceStore"
+    code = f"{imports}; DeviceStore(Path({str(tmp_path)!r}))"
     other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=patience(60))
     assert other.returncode != 0 and "Another client uses the folder" in other.stderr
     store.close()
