@@ -22,7 +22,7 @@ CHUNK: Final = 1024 * 1024
 
 
 @dataclass(frozen=True, order=True)
-class UploadPart:
+class StoredPart:
     """The bytes from ``start`` up to, not including, ``stop`` of a task's upload."""
 
     start: int
@@ -46,10 +46,10 @@ class UploadParts:
                 data = await obstore.get_range_async(
                     self.objects.store, _key(task, part), start=0, end=start - part.start
                 )
-                await obstore.put_async(self.objects.store, _key(task, UploadPart(part.start, start)), bytes(data))
+                await obstore.put_async(self.objects.store, _key(task, StoredPart(part.start, start)), bytes(data))
             if part.stop > start:
                 await self._delete(_key(task, part))
-        await obstore.put_async(self.objects.store, _key(task, UploadPart(start, start + body.stat().st_size)), body)
+        await obstore.put_async(self.objects.store, _key(task, StoredPart(start, start + body.stat().st_size)), body)
 
     async def join(self, task: str, start: int, last: Path, into: Path) -> str:
         """Write what is here up to ``start``, and the last part after it, to a file; the SHA-256 of it all as hex."""
@@ -89,12 +89,12 @@ class UploadParts:
         store: Any = self.objects.store  # the overloads of its list are only partly typed
         return frozenset([str(entry["path"]).split("/")[1] async for batch in store.list("parts") for entry in batch])
 
-    async def _parts(self, task: str) -> list[UploadPart]:
+    async def _parts(self, task: str) -> list[StoredPart]:
         store: Any = self.objects.store
         names = [
             str(entry["path"]).rsplit("/", 1)[-1] async for batch in store.list(f"parts/{task}") for entry in batch
         ]
-        return sorted(UploadPart(*(int(number, 16) for number in name.split("-"))) for name in names)
+        return sorted(StoredPart(*(int(number, 16) for number in name.split("-"))) for name in names)
 
     async def read(self, task: str, start: int, stop: int) -> AsyncIterator[bytes]:
         """The bytes [start, stop) of an upload, in chunks, as far as they are here without a gap."""
@@ -117,7 +117,7 @@ class UploadParts:
             return
 
 
-def _reach(parts: list[UploadPart]) -> int:
+def _reach(parts: list[StoredPart]) -> int:
     place = 0
     for part in parts:
         if part.start <= place:
@@ -125,5 +125,5 @@ def _reach(parts: list[UploadPart]) -> int:
     return place
 
 
-def _key(task: str, part: UploadPart) -> str:
+def _key(task: str, part: StoredPart) -> str:
     return f"parts/{task}/{part.start:016x}-{part.stop:016x}"
