@@ -68,9 +68,12 @@ OF_VALUES = 0.25
 
 @dataclass(frozen=True)
 class HeavyHitters:
-    """values: how many there are in all. threshold: the count that a value must reach in every round. found: value →
-    count, the most frequent first. Numbers are whole without noise. rounds: how many it took.
+    """The values that occur often, and how often. Numbers are whole without noise.
 
+    values: how many values there are in all.
+    threshold: the count that a value must reach in every round.
+    counts: value → count, the most frequent first.
+    rounds: how many it took.
     values_error, error: the standard errors of the number of values and of every count.
     margin: that of a count less the threshold.
     shortened: the clients of whose rows not all count in full; None without noise.
@@ -78,7 +81,7 @@ class HeavyHitters:
 
     values: float
     threshold: float
-    found: dict[int, float]
+    counts: dict[int, float]
     rounds: int
     values_error: float = 0.0
     error: float = 0.0
@@ -201,7 +204,7 @@ def _read(rule: QueryRule, total: Vector, settings: Settings) -> HeavyHitters:
     return HeavyHitters(
         values=float(total[0]),
         threshold=max(share * float(total[0]), float(settings[FLOOR][0])),
-        found=dict(zip(values, found.tolist(), strict=True)),
+        counts=dict(zip(values, found.tolist(), strict=True)),
         rounds=rule.rounds,
         values_error=of_values,
         error=of_counts,
