@@ -176,9 +176,9 @@ def least(clock: Clock, rounds: int, *works: Callable[[], object]) -> list[float
     return best
 
 
-def line(found: dict[str, Any]) -> str:
+def line(result: dict[str, Any]) -> str:
     """One line for people."""
-    return "  ".join(f"{name} {value}" for name, value in found.items())
+    return "  ".join(f"{name} {value}" for name, value in result.items())
 
 
 if __name__ == "__main__":
