@@ -180,7 +180,7 @@ def secure_evaluation(
         raise errors.UpdateRefused("The evaluations cover no examples.", code="metric_invalid")
     sums = measured(manifest, found.sections[METRICS], found.examples)
     counts = found.sections[spread.SECTION].astype(np.float32)
-    return sums.merge(spread.counted(manifest.metrics, counts, clients=min(spread.clients(counts), survivors)))
+    return sums.merge(spread.count_sums(manifest.metrics, counts, clients=min(spread.clients(counts), survivors)))
 
 
 def _sections(

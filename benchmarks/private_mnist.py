@@ -38,7 +38,7 @@ from coterie.compute.nn.losses import softmax_cross_entropy
 from coterie.compute.nn.metrics import accuracy
 from coterie.compute.nn.zoo import mlp
 from coterie.compute.optim import sgd
-from coterie.privacy.dp.accounting import spent
+from coterie.privacy.dp.accounting import total_cost
 from coterie.privacy.dp.rounds import whole_cost
 from coterie.protocol.privacy import UserLevel
 from coterie.protocol.rounds import RoundPolicy
@@ -137,11 +137,11 @@ def price(experiment: Experiment) -> dict[str, Any]:
     if not isinstance(privacy, UserLevel):
         return {"epsilon": None, "bits": None}
     if secure is None:
-        cost = spent(whole_cost(privacy, policy.rounds, cohort=policy.cohort), DELTA)
+        cost = total_cost(whole_cost(privacy, policy.rounds, cohort=policy.cohort), DELTA)
         return {"epsilon": round(cost.epsilon, 4), "epsilon_rdp": round(cost.epsilon_rdp, 4), "bits": 32}
     terms = shared_noise(privacy, secure, policy, length=WEIGHTS, round=1)
     each = measured(privacy, secure, policy, length=WEIGHTS)
-    cost = spent(whole_cost(privacy, policy.rounds, cohort=policy.cohort, measured=each), DELTA)
+    cost = total_cost(whole_cost(privacy, policy.rounds, cohort=policy.cohort, measured=each), DELTA)
     return {
         "epsilon": round(cost.epsilon, 4),
         "epsilon_rdp": round(cost.epsilon_rdp, 4),

@@ -44,7 +44,7 @@ def watch(
     from coterie.client_sdk.control.control import Control
 
     with Control(url, token=access_token(token), ca=ca) as control:
-        follow_run(Output(json), once_it_answers(lambda: chosen(control, run)), again(url, ca))
+        follow_run(Output(json), once_it_answers(lambda: find_run(control, run)), again(url, ca))
 
 
 @dataclass
@@ -88,7 +88,7 @@ def running(control: "Control", name: str) -> "list[ExperimentView]":
     return [view for view in control.experiments() if view.name == name and view.state == "running"]
 
 
-def chosen(control: "Control", name: str | None) -> "Run":
+def find_run(control: "Control", name: str | None) -> "Run":
     """The newest experiment of that name, or the one with that id or start of an id; without a name, the newest."""
     views = control.experiments()
     if not views:

@@ -12,7 +12,7 @@ import numpy as np
 
 from coterie import errors
 from coterie.aggregation.fold.fold import Fold, Spread, State, Work
-from coterie.aggregation.fold.part import CountedUpdate, Made
+from coterie.aggregation.fold.part import CountedUpdate, LocalUpdate
 from coterie.aggregation.fold.ring import RingPart
 from coterie.aggregation.fold.usable import CountTerms, nothing_usable, usable
 from coterie.aggregation.plan.manifest import Manifest
@@ -154,7 +154,7 @@ def in_the_open(manifest: Manifest, terms: CountTerms, base: str) -> Reading:
         behind, older = (0, base) if lag is None else (lag.versions, lag.base)
         other = None if older == base else older
         if trained.update is None or trained.refused is not None:
-            made = Made(
+            made = LocalUpdate(
                 task=trained.task,
                 weight=trained.weight,
                 steps=trained.steps,

@@ -75,7 +75,7 @@ def ask(
     def experiment_of(rule: QueryRule, privacy: Noised | None) -> Experiment:
         most = most_rows(rule, elements)
         _check(query, feature, batch_size or 1, most)
-        model = _Asked(rule, feature, len(columns) == 1)
+        model = _QueryModel(rule, feature, len(columns) == 1)
         cap = 1 if rule.clipped else rule.largest
         return Experiment(
             name=name or f"{rule.name} of {query.column}",
@@ -135,7 +135,7 @@ def foreseen(experiment: Experiment) -> Foreseen:
 
     Raises errors.InternalError for one without noise.
     """
-    bound = experiment.model.rule.bound if isinstance(experiment.model, _Asked) else None
+    bound = experiment.model.rule.bound if isinstance(experiment.model, _QueryModel) else None
     if bound is None:
         raise errors.InternalError("Only a question with privacy has an error to foresee.")
     error = float(bound.deviations()[0])
@@ -185,7 +185,7 @@ ROWS = 256
 
 
 @dataclass(frozen=True, eq=False)
-class _Asked(Module):
+class _QueryModel(Module):
     """⟨θ, φ(row)⟩ for a feature. For the label, which a model does not see, its parameters as they are: the loss puts
     them together with the label. alone: whether the schema has no other feature.
     """

@@ -20,7 +20,7 @@ from coterie.aggregation.compiling.starting import (
     probed_names,
     traced_state,
 )
-from coterie.aggregation.compiling.subset import chosen, names_of, narrowed
+from coterie.aggregation.compiling.subset import names_of, narrowed, uploaded_names
 from coterie.aggregation.compiling.training import training_of
 from coterie.aggregation.compiling.unread import traced
 from coterie.aggregation.experiment import Experiment
@@ -91,7 +91,7 @@ class GraphBuilder:
             )
         shapes = Shapes(
             tensors={name: spec.shape for name, spec in specs.items() if spec.role != "frozen"},
-            trained={name: specs[name].shape for name in chosen(experiment, named["shared"])},
+            trained={name: specs[name].shape for name in uploaded_names(experiment, named["shared"])},
         )
         optimizer = packed(client.optimizer(rule))
         state = traced_state(optimizer, shapes.trained)

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 from coterie import errors
 from coterie.privacy.dp import distributed
-from coterie.privacy.dp.accounting import spent
+from coterie.privacy.dp.accounting import total_cost
 from coterie.privacy.dp.choosing import choose
 from coterie.privacy.dp.events import Concentrated
 from coterie.privacy.dp.rounds import RoundCost, round_noise, whole_cost
@@ -29,14 +29,14 @@ def shared_noise(
     honest = policy.min_updates - share_of(secure.corrupt, policy.cohort)
     multiplier = round_noise(privacy, round, policy.rounds, cohort=policy.cohort).updates
     mechanism = _distributed(privacy)
-    found = _chosen(mechanism, privacy.clip, multiplier, length, policy.cohort, max(honest, 1))
+    found = _choose_terms(mechanism, privacy.clip, multiplier, length, policy.cohort, max(honest, 1))
     for _ in range(_CORRECTIONS):
         # Frozen messages have a hash, which a type checker does not see.
         over: float = cast(Any, _cost_ratio)(privacy, policy.rounds, policy.cohort, distributed.event(found))
         if not 1 < over < math.inf:
             break
         multiplier *= over * (1 + 1e-6)
-        found = _chosen(mechanism, privacy.clip, multiplier, length, policy.cohort, max(honest, 1))
+        found = _choose_terms(mechanism, privacy.clip, multiplier, length, policy.cohort, max(honest, 1))
     return found
 
 
@@ -63,11 +63,11 @@ def _cost_ratio(privacy: UserLevel, rounds: int, cohort: int, real: Concentrated
     if privacy.epsilon is None:
         return 1.0
     events = whole_cost(privacy, rounds, cohort=cohort, measured=RoundCost(real))
-    return spent(events, privacy.delta).epsilon / privacy.epsilon
+    return total_cost(events, privacy.delta).epsilon / privacy.epsilon
 
 
 @lru_cache(maxsize=64)
-def _chosen(
+def _choose_terms(
     mechanism: DistributedMechanism, clip: float, multiplier: float, length: int, clients: int, contributors: int
 ) -> distributed.DistributedNoise:
     return choose(

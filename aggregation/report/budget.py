@@ -39,7 +39,7 @@ def _panel(
 ) -> Panel:
     delta = bound.delta if bound else _DELTA
     points: list[tuple[int, float]] = []
-    for count in _chosen(len(charges)):
+    for count in _spread_numbers(len(charges)):
         epsilon = accountant(events_of(charges[:count]), delta)
         if math.isfinite(epsilon):
             points.append((places[count - 1], epsilon))
@@ -50,7 +50,7 @@ def _panel(
     return Panel(title, tuple(series), from_zero=True)
 
 
-def _chosen(count: int) -> list[int]:
+def _spread_numbers(count: int) -> list[int]:
     """At most `_PLACES` of 1 … count, the first and the last among them."""
     if count <= _PLACES:
         return list(range(1, count + 1))

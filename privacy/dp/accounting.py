@@ -1,6 +1,6 @@
-"""What events cost together: `spent(events, delta)`.
+"""What events cost together: `total_cost(events, delta)`.
 
-    spent((Gaussian(1.1, count=1000), Gaussian(10.0, count=1000)), delta=1e-5).epsilon
+    total_cost((Gaussian(1.1, count=1000), Gaussian(10.0, count=1000)), delta=1e-5).epsilon
 
 Three accountants, of which the least valid ε counts:
 
@@ -51,7 +51,7 @@ class PrivacyCost:
     method: Method
 
 
-def spent(
+def total_cost(
     events: Iterable[Event],
     delta: float,
     *,

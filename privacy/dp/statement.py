@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal, TypeAlias
 
-from coterie.privacy.dp.accounting import PrivacyCost, spent
+from coterie.privacy.dp.accounting import PrivacyCost, total_cost
 from coterie.privacy.dp.noise.distributions import DISTRIBUTIONS
 from coterie.privacy.dp.participation import most_participations
 from coterie.privacy.dp.rounds import Draws, RoundCost, multiplier, whole_cost
@@ -87,10 +87,10 @@ def statement(
     if isinstance(privacy, LocalLevel):
         # The events are priced between any two updates already.
         delta = privacy.delta * rounds if privacy.mechanism == "gaussian" else LOCAL_DELTA
-        found = spent(events, min(delta, 0.01))
+        found = total_cost(events, min(delta, 0.01))
         claims = found, found
     else:
-        claims = spent(events, privacy.delta), spent(events, privacy.delta, relation="replace_one")
+        claims = total_cost(events, privacy.delta), total_cost(events, privacy.delta, relation="replace_one")
     match privacy:
         case UserLevel():
             return _of_users(privacy, rounds, cohort, mode, groups, claims)

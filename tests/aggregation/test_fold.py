@@ -17,7 +17,7 @@ from coterie.aggregation.accumulator import EITHER
 from coterie.aggregation.aggregate import aggregate_updates
 from coterie.aggregation.fold.choose import open_fold
 from coterie.aggregation.fold.fold import Fold, Folded, at_once
-from coterie.aggregation.fold.part import CountedUpdate, Made
+from coterie.aggregation.fold.part import CountedUpdate, LocalUpdate
 from coterie.aggregation.fold.usable import CountTerms, count_terms, usable
 from coterie.aggregation.plan.manifest import METRIC_RANGE, Manifest, NamedRule, Training
 from coterie.aggregation.private.central import CentralNoise
@@ -68,8 +68,8 @@ def held(values: Any, slices: Slices) -> Any:
     return np.concatenate([values[a:b] for a, b in slices]) if slices else values
 
 
-def made(seed: int, slices: Slices = ()) -> Made:
-    return Made(
+def made(seed: int, slices: Slices = ()) -> LocalUpdate:
+    return LocalUpdate(
         task=f"task-{seed:03}",
         weight=1 + seed % 7,
         sections={"delta": held(vector(seed), slices), "metrics": np.array([1.0 + seed % 7, 0.5])},

@@ -13,7 +13,7 @@ from test_flow import next_event, running
 
 from coterie.cli import main
 from coterie.cli.failures import BAD_INPUT, REMOTE, USAGE
-from coterie.privacy.dp.accounting import spent
+from coterie.privacy.dp.accounting import total_cost
 from coterie.privacy.dp.events import Gaussian
 from coterie.privacy.ledger.accountant import epsilon
 from coterie.privacy.ledger.events import Bound, RefundCause
@@ -116,9 +116,9 @@ def test_policy_and_budget_from_the_command_line(program: Program, tmp_path: Pat
         (2, 0, 1),
         (1, 1, 0),
     ]
-    assert experiments[0]["epsilon_spent"] == pytest.approx(spent([Gaussian(4.0, 2)], DELTA).epsilon)
-    assert whole["epsilon_year_spent"] == pytest.approx(spent([Gaussian(4.0, 3)], DELTA).epsilon)
-    assert whole["epsilon_year"] == pytest.approx(spent([Gaussian(4.0, 4)], DELTA).epsilon)
+    assert experiments[0]["epsilon_spent"] == pytest.approx(total_cost([Gaussian(4.0, 2)], DELTA).epsilon)
+    assert whole["epsilon_year_spent"] == pytest.approx(total_cost([Gaussian(4.0, 3)], DELTA).epsilon)
+    assert whole["epsilon_year"] == pytest.approx(total_cost([Gaussian(4.0, 4)], DELTA).epsilon)
     assert whole["limits"][-1] == {"scope": "365 days", "epsilon": 6.0, "delta": DELTA}
 
     (verified,) = run("budget", "verify", "people", "--head", whole["digest"][:16])

@@ -19,7 +19,7 @@ from coterie.client_sdk.device.policy import DevicePolicy
 from coterie.client_sdk.device.promise import events_of
 from coterie.client_sdk.device.spending import PrivacyLedger, Release, epsilon_of
 from coterie.errors import ConfigurationError, PolicyRefused
-from coterie.privacy.dp.accounting import spent
+from coterie.privacy.dp.accounting import total_cost
 from coterie.privacy.dp.events import Approximate, Event, Gaussian, Pure
 from coterie.privacy.dp.rounds import whole_cost
 from coterie.protocol.claims import PrivacyTerms
@@ -47,7 +47,7 @@ MANIFEST = Manifest(
 )
 ROUNDS = 5
 LEVEL = ExampleLevel(clip=1.0, delta=1e-5, noise_multiplier=1.0, rows=100)
-CLAIM = spent(whole_cost(LEVEL, ROUNDS, cohort=3, draws=TRAINING.draws()), 1e-5)
+CLAIM = total_cost(whole_cost(LEVEL, ROUNDS, cohort=3, draws=TRAINING.draws()), 1e-5)
 ANY = DevicePolicy()
 
 

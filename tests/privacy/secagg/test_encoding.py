@@ -169,8 +169,8 @@ def test_counts_of_clients_come_out_whole() -> None:
         made = {METRICS: one.to_vector(metrics), spread.SECTION: spread.histogram(metrics, one)}
         sent.append(encode(sections, specs, made, weight=5, weight_cap=1000, binding=BINDING, entropy=source(n)))
     found = decode(sections, specs, total_of(sent, sections), survivors=3, weight_cap=1000, binding=BINDING)
-    counted = spread.counted(metrics, found.sections[spread.SECTION].astype(np.float32), clients=3)
-    expected = [spread.counted(metrics, spread.histogram(metrics, one)) for one in sums]
+    counted = spread.count_sums(metrics, found.sections[spread.SECTION].astype(np.float32), clients=3)
+    expected = [spread.count_sums(metrics, spread.histogram(metrics, one)) for one in sums]
     assert counted == expected[0].merge(expected[1]).merge(expected[2])
 
 

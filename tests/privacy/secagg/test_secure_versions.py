@@ -186,7 +186,7 @@ def test_a_survey_comes_out_as_the_sum_of_what_clients_measured() -> None:
         )
         total += np.frombuffer(in_ring(MANIFEST, "evaluate", index, vectors, 4 + index, asked)[0], np.uint32)
         expected = expected.merge(sums).merge(
-            spread.counted(MANIFEST.metrics, spread.histogram(MANIFEST.metrics, sums))
+            spread.count_sums(MANIFEST.metrics, spread.histogram(MANIFEST.metrics, sums))
         )
     found = secure_evaluation(MANIFEST, terms=agreed, base=DIGEST, total=reduced(total, spec), survivors=5)
     assert found.sums.keys() == expected.sums.keys()
