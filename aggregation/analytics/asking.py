@@ -186,8 +186,10 @@ ROWS = 256
 
 @dataclass(frozen=True, eq=False)
 class _QueryModel(Module):
-    """⟨θ, φ(row)⟩ for a feature. For the label, which a model does not see, its parameters as they are: the loss puts
-    them together with the label. alone: whether the schema has no other feature.
+    """⟨θ, φ(row)⟩ for a feature.
+
+    For the label, which a model does not see, its parameters as they are: the loss puts them together with the label.
+    alone: whether the schema has no other feature.
     """
 
     rule: QueryRule

@@ -23,8 +23,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Count:
-    """rows: of all clients that were asked; whole without noise. error: its standard error. shortened: the clients of
-    whose rows not all count; None without noise.
+    """How many rows there are.
+
+    rows: of all clients that were asked; whole without noise.
+    error: its standard error.
+    shortened: the clients of whose rows not all count; None without noise.
     """
 
     rows: float

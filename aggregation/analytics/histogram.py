@@ -22,9 +22,13 @@ MOST_BINS = 1 << 14
 
 @dataclass(frozen=True, eq=False)
 class Histogram:
-    """edges: ``[bins + 1]``, rising; counts: ``[bins]``, of values v with edge j ≤ v < edge j + 1, the last bin with
-    its upper end. below, above: values outside all bins. All are whole without noise; with it they may be below 0.
-    error: the standard error of each. shortened: the clients of whose rows not all count; None without noise.
+    """How many values lie in each bin. All are whole without noise; with it they may be below 0.
+
+    edges: ``[bins + 1]``, rising.
+    counts: ``[bins]``, of values v with edge j ≤ v < edge j + 1, the last bin with its upper end.
+    below, above: values outside all bins.
+    error: the standard error of each.
+    shortened: the clients of whose rows not all count; None without noise.
     """
 
     edges: npt.NDArray[np.float32]

@@ -37,9 +37,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Mean:
-    """rows: how many there are; whole without noise. mean, variance: ``[elements]``, in the column's units; the
-    variance divides by rows. rows_error, error, variance_error: their standard errors, of noise, or without any of what
-    sums round (`rounding`). shortened: the clients of whose rows not all count in full; None without noise.
+    """The mean and the variance of a column.
+
+    rows: how many there are; whole without noise.
+    mean, variance: ``[elements]``, in the column's units; the variance divides by rows.
+    rows_error, error, variance_error: their standard errors, of noise, or without any of what sums round (`rounding`).
+    shortened: the clients of whose rows not all count in full; None without noise.
     """
 
     rows: float

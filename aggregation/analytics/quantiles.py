@@ -59,10 +59,14 @@ side of it for certain; and how far the end's rank may be from the quantile's.
 
 @dataclass(frozen=True)
 class Quantile:
-    """level: q. value: the middle of [lower, upper), which holds the quantile; ±inf outside the range that was asked
-    about, with that end of the range as the other bound. Where a later round asked other rows, whose quantile lies
-    outside what an earlier one left, the value is the near end of that, and the error infinite. Where noise leaves open
-    whether it lies in the range, the bound there is infinite. rank_error: see the module's docstring.
+    """One quantile.
+
+    level: q.
+    value: the middle of [lower, upper), which holds the quantile; ±inf outside the range that was asked about, with
+        that end of the range as the other bound. Where a later round asked other rows, whose quantile lies outside what
+        an earlier one left, the value is the near end of that, and the error infinite. Where noise leaves open whether
+        it lies in the range, the bound there is infinite.
+    rank_error: see the module's docstring.
     """
 
     level: float
@@ -79,8 +83,12 @@ class Quantile:
 
 @dataclass(frozen=True)
 class Quantiles:
-    """values: how many there are; whole without noise. quantiles: in the order that was asked for. values_error: the
-    standard error of their number. shortened: the clients of whose rows not all count in full; None without noise.
+    """The quantiles that were asked for.
+
+    values: how many there are; whole without noise.
+    quantiles: in the order that was asked for.
+    values_error: the standard error of their number.
+    shortened: the clients of whose rows not all count in full; None without noise.
     """
 
     values: float

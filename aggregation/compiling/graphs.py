@@ -48,9 +48,11 @@ from coterie.protocol.sections import SectionSpec
 class GraphBuilder:
     """What the functions need to know of an experiment.
 
-    shapes: the model's tensors, and those of them that the optimizer moves. buffers: the others, running statistics
-    that the model itself moves while it trains. layout: every tensor of a model version. zeroed: state that starts as
-    zeros, so begin need not make it. constants: shapes of what the method's ``begin`` returns.
+    shapes: the model's tensors, and those of them that the optimizer moves.
+    buffers: the others, running statistics that the model itself moves while it trains.
+    layout: every tensor of a model version.
+    zeroed: state that starts as zeros, so begin need not make it.
+    constants: shapes of what the method's ``begin`` returns.
     """
 
     experiment: Experiment

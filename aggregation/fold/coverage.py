@@ -15,8 +15,10 @@ from coterie.protocol.sections import SectionSpec
 
 @dataclass
 class Coverage:
-    """whole: the weight of those that cover everything. parts: by the slices that are covered, in elements of the
-    vector, the weight of those that cover just these.
+    """The weight behind each number of a vector.
+
+    whole: the weight of those that cover everything.
+    parts: by the slices that are covered, in elements of the vector, the weight of those that cover just these.
     """
 
     whole: float = 0.0

@@ -21,8 +21,12 @@ from coterie.protocol.update import Update
 
 @dataclass(frozen=True)
 class Singles:
-    """rows: the updates in memory. files: (task, update) of those that lie in files. root: the trusted update, which is
-    none of the others. sums: of the sections that are sums.
+    """The updates of a round, one by one.
+
+    rows: the updates in memory.
+    files: (task, update) of those that lie in files.
+    root: the trusted update, which is none of the others.
+    sums: of the sections that are sums.
     """
 
     rows: Accumulator = field(repr=False)

@@ -44,9 +44,11 @@ ROWS = 16
 
 @dataclass(frozen=True)
 class Calibration:
-    """model: an ONNX file for inference, as `coterie export` and a run's ``download`` write it. schema: of the rows;
-    the model's inputs are its features, ``batch/<name>`` or ``<name>``, in their raw units; of one feature the only
-    input.
+    """The question for the ranges of a model's activations.
+
+    model: an ONNX file for inference, as `coterie export` and a run's ``download`` write it.
+    schema: of the rows; the model's inputs are its features, ``batch/<name>`` or ``<name>``, in their raw units; of one
+        feature the only input.
     """
 
     model: bytes
@@ -191,7 +193,10 @@ class _StoredWeight:
 
 @dataclass(frozen=True, eq=False)
 class _ActivationCounts(Module):
-    """⟨θ, counts of a row's activations⟩. features: input → feature."""
+    """⟨θ, counts of a row's activations⟩.
+
+    features: input → feature.
+    """
 
     model: ImportedModel
     tensors: tuple[str, ...]
