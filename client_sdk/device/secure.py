@@ -209,8 +209,9 @@ class SecureCourier:
         return state, record
 
     async def _send(self, task: Task, record: AttemptRecord, *, again: bool) -> None:
-        """Send the message that the store holds. Sending it again is harmless: the coordinator knows it. again: whether
-        this may be the second time, so that a part of it is there already.
+        """Send the message that the store holds. Sending it again is harmless: the coordinator knows it.
+
+        again: whether this may be the second time, so that a part of it is there already.
         """
         try:
             if record.message == "masked":

@@ -192,7 +192,10 @@ class PlanTrainer:
         return supply
 
     def _chosen(self, begun: StartedTraining, first: list[Arrays], threads: int) -> "Seat | None":
-        """Where a plan's steps run; None for the CPU. first: the feeds of the first step, by which it is chosen."""
+        """Where a plan's steps run; None for the CPU.
+
+        first: the feeds of the first step, by which it is chosen.
+        """
         if self._providers is None or not first:
             return None
         return self._providers.choose(begun.work.plan.id, lambda: begun.step(first[0]), threads)
