@@ -85,7 +85,10 @@ def _finest(
     """The terms of the largest scale that fits; None where even a share of the least variance does not."""
 
     def terms_at(steps: float) -> DistributedNoise | None:
-        """steps: of the grid in `clip`."""
+        """The terms with a grid of so many steps.
+
+        steps: of the grid in `clip`.
+        """
         variance = multiplier**2 * largest_square(steps, dimension) / contributors
         if not LEAST_VARIANCE <= variance <= most:
             return None

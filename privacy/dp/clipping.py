@@ -12,8 +12,10 @@ from coterie import errors
 
 @dataclass(frozen=True)
 class ClippedVector:
-    """vector: float64, its norm at most the bound. shortened: whether it was longer, or not finite, before; known to
-    the device alone, and as private as the vector.
+    """A vector that is no longer than the bound.
+
+    vector: float64, its norm at most the bound.
+    shortened: whether it was longer, or not finite, before; known to the device alone, and as private as the vector.
     """
 
     vector: npt.NDArray[np.float64]

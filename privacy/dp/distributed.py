@@ -120,8 +120,10 @@ class DistributedNoise:
 
 @dataclass(frozen=True)
 class NoisedVector:
-    """numbers: uint32[padded], below 2**bits, noised: may be revealed in a sum. shortened: whether the vector was
-    longer than `clip` (see `clipping.Clipped`); as private as the vector.
+    """A client's vector, encoded and noised.
+
+    numbers: uint32[padded], below 2**bits, noised: may be revealed in a sum.
+    shortened: whether the vector was longer than `clip` (see `clipping.ClippedVector`); as private as the vector.
     """
 
     numbers: npt.NDArray[np.uint32]

@@ -26,7 +26,11 @@ _FEWEST = 2
 
 @dataclass(frozen=True)
 class Scrambled:
-    """stored: the initialiser, which holds the scrambled weight; restored: the value with the weight itself."""
+    """A weight in scrambled form.
+
+    stored: the initialiser, which holds the scrambled weight.
+    restored: the value with the weight itself.
+    """
 
     stored: TensorProto
     restored: str

@@ -72,8 +72,11 @@ class Binding:
 
 @dataclass(frozen=True)
 class EncodedVector:
-    """vector: uint32, one word for every coordinate of `vector_spec`. clipped: whether a vector was longer than the
-    public norm, or lay so unevenly that the grid's ends cut it. clamped: whether a sum was held to the public range.
+    """An update in the ring, to be masked.
+
+    vector: uint32, one word for every coordinate of `vector_spec`.
+    clipped: whether a vector was longer than the public norm, or lay so unevenly that the grid's ends cut it.
+    clamped: whether a sum was held to the public range.
     """
 
     vector: RingVector = field(repr=False)
