@@ -45,9 +45,14 @@ class AuditRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class Audited:
-    """experiment: as it is run, of so many canaries and honest clients. delta, claimed: what it is held against.
-    confidence: of the answer; each: of one judgement. terms, white: what the judgement of marks needs; None where only
-    guesses are judged, and then `because` says why, if noise was asked for.
+    """A simulation with canaries, and how they are judged.
+
+    experiment: as it is run, of so many canaries and honest clients.
+    delta, claimed: what it is held against.
+    confidence: of the answer.
+    each: of one judgement.
+    terms, white: what the judgement of marks needs; None where only guesses are judged, and then `because` says why, if
+        noise was asked for.
     """
 
     experiment: Experiment

@@ -35,9 +35,13 @@ _NAMES = {"plan": "name, model, loss, optimizer, method, data schema or codecs",
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
-    """progress: with every begun round over. clients: the states of those that keep any. standings: what is known of
-    those that took part. informed: who has the plan. air, before, landed: of buffered rounds, the tasks that are out,
-    the last round, and the updates that it passed on.
+    """What a simulation needs to go on.
+
+    progress: with every begun round over.
+    clients: the states of those that keep any.
+    standings: what is known of those that took part.
+    informed: who has the plan.
+    air, before, landed: of buffered rounds, the tasks that are out, the last round, and the updates that it passed on.
     """
 
     progress: ExperimentProgress

@@ -200,7 +200,10 @@ class Workplace:
     def _encode_result(
         self, trained: Trained, state: Tensors, assignment: Assignment, finite: frozenset[str]
     ) -> Trained:
-        """What was made, as it crosses the wire; ``refused`` where it cannot. finite: sections that need no look."""
+        """What was made, as it crosses the wire; ``refused`` where it cannot.
+
+        finite: sections that need no look.
+        """
         if assignment.secure is not None:
             return self._encode_in_ring(trained, assignment)
         if self._codec == PLAIN:

@@ -63,7 +63,10 @@ class Setting:
 
 @dataclass(frozen=True)
 class _Entry:
-    """Where an engine's class is; imported when it is asked for. prefix: whether more may follow its name."""
+    """Where an engine's class is; imported when it is asked for.
+
+    prefix: whether more may follow its name.
+    """
 
     module: str
     attribute: str
