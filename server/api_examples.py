@@ -82,7 +82,10 @@ _SIGNED: Final = ("Content-Digest: sha-256=:…:", "Signature-Input: device=(…
 
 
 def example_of(schema: Mapping[str, Any], schemas: Mapping[str, Any], place: tuple[str, str] = ("", "")) -> Any:
-    """A value that a schema allows. place: the message and the field that it is for."""
+    """A value that a schema allows.
+
+    place: the message and the field that it is for.
+    """
     if (given := _OF_MESSAGES.get(place, _FIELDS.get(place[1]))) is not None and "$ref" not in schema:
         return given
     if "$ref" in schema:

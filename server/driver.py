@@ -38,7 +38,11 @@ log = structlog.get_logger("coterie.server.driver")
 
 @dataclass(frozen=True, kw_only=True)
 class Snapshot:
-    """What one look at the rows found. at: when that was, in milliseconds; next_at: when something will be due next."""
+    """What one look at the rows found.
+
+    at: when that was, in milliseconds.
+    next_at: when something will be due next.
+    """
 
     at: int
     late: Sequence[TaskRow]
@@ -49,7 +53,10 @@ class Snapshot:
     next_at: int | None
 
     def pause_s(self, next_job: int | None) -> float:
-        """How long nothing more will be due by itself. next_job: when a job may be taken, in milliseconds."""
+        """How long nothing more will be due by itself.
+
+        next_job: when a job may be taken, in milliseconds.
+        """
         times = [time for time in (self.next_at, next_job) if time is not None]
         return min(max(min(times, default=math.inf) - now_ms(), 0) / 1000 + 0.001, LONGEST_SLEEP_S)
 

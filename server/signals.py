@@ -9,7 +9,12 @@ from coterie.server.turns import PhaseTurns
 
 @dataclass(frozen=True, kw_only=True)
 class Signals:
-    """bell: rings after every commit. turns: of attempts and of messages. closing: set when the coordinator closes."""
+    """What wakes those who wait.
+
+    bell: rings after every commit.
+    turns: of attempts and of messages.
+    closing: set when the coordinator closes.
+    """
 
     bell: Bell
     turns: PhaseTurns = field(default_factory=PhaseTurns)

@@ -34,7 +34,10 @@ Name = Annotated[str, Path(max_length=200, description="An id, the unique beginn
 
 
 def view(row: ExperimentRow, quarantined: Mapping[str, str]) -> ExperimentView:
-    """An experiment as it stands. quarantined: why experiments that run stand still, by their ids."""
+    """An experiment as it stands.
+
+    quarantined: why experiments that run stand still, by their ids.
+    """
     request = experiments.request_of(row)
     return ExperimentView.model_validate(
         {

@@ -34,7 +34,11 @@ TaskName = Annotated[str, Path(pattern=r"^task_[0-9a-f]{32}$")]
 
 @dataclass(frozen=True)
 class Body:
-    """What came in a request, in a scratch file. sha256: of these bytes; size: how many there are."""
+    """What came in a request, in a scratch file.
+
+    sha256: of these bytes.
+    size: how many there are.
+    """
 
     path: File
     sha256: str

@@ -45,7 +45,10 @@ log = structlog.get_logger("coterie.server.edge")
 
 @dataclass(kw_only=True)
 class Edge:
-    """Runs from `run` until cancelled. link: to the coordinator above."""
+    """Runs from `run` until cancelled.
+
+    link: to the coordinator above.
+    """
 
     settings: Settings
     storage: Storage

@@ -28,7 +28,10 @@ CAPABILITIES = Capabilities(sdk=f"coterie-edge/{__version__}", trainers=("plan",
 
 @dataclass(frozen=True, kw_only=True)
 class EdgeMembership:
-    """An edge aggregator that has joined. signed: its requests to the coordinator above, under its own key."""
+    """An edge aggregator that has joined.
+
+    signed: its requests to the coordinator above, under its own key.
+    """
 
     device: str
     population: str

@@ -190,8 +190,9 @@ def needed(settings: Settings, terms: EdgeTerms) -> int:
 
 
 def local_config(settings: Settings, task: Task, terms: EdgeTerms, *, nested: bool) -> RoundConfig:
-    """What the round that answers a task aims for. nested: whether edge aggregators may be among its clients; then one
-    update may be enough, since it is of many.
+    """What the round that answers a task aims for.
+
+    nested: whether edge aggregators may be among its clients; then one update may be enough, since it is of many.
     """
     fewest = needed(settings, terms)
     cohort = min(max(settings.edge_cohort, 1 if nested else fewest), terms.max_clients)

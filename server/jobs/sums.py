@@ -39,8 +39,11 @@ SUM_WORK = (Work.SUM, Work.SUM_EVALUATIONS)
 
 @dataclass(frozen=True)
 class OpenedSum:
-    """The sum of an attempt. total: its file; survivors: of how many clients it is; blamed: places of a dealer and a
-    revealer whose share did not fit, the latter null where no choice of shares did.
+    """The sum of an attempt.
+
+    total: its file.
+    survivors: of how many clients it is.
+    blamed: places of a dealer and a revealer whose share did not fit, the latter null where no choice of shares did.
     """
 
     attempt: AttemptRow

@@ -28,8 +28,11 @@ OF_SUMS: Final[Mapping[Work, str]] = {Work.SUM: SECURE_AGGREGATE, Work.SUM_EVALU
 def wanted(
     opened: Sequence[OpenRound], standings: Sequence[AttemptStatus], rows: Mapping[JobKey, JobRow], now: int
 ) -> list[JobKey]:
-    """The jobs that somebody should do now, or is at. standings: of the attempts that are not over. rows: of the jobs
-    of these rounds. now: milliseconds.
+    """The jobs that somebody should do now, or is at.
+
+    standings: of the attempts that are not over.
+    rows: of the jobs of these rounds.
+    now: milliseconds.
     """
     found: list[JobKey] = []
     for one in opened:

@@ -20,8 +20,10 @@ def holdings(report: DataReport | None) -> Holdings | None:
 
 
 def contribution(past: ParticipationRow | None, now: int) -> ClientHistory | None:
-    """What an experiment remembers of a device. now: milliseconds; a clock that was set back says nothing of how long
-    ago it was, and must not shut devices out until it catches up.
+    """What an experiment remembers of a device.
+
+    now: milliseconds; a clock that was set back says nothing of how long ago it was, and must not shut devices out
+        until it catches up.
     """
     if past is None:
         return None

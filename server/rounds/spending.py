@@ -61,7 +61,10 @@ class Noised:
 
 @dataclass(frozen=True)
 class Spending:
-    """The budget's side of rounds. claimed: what experiments promise, as far as this process has worked it out."""
+    """The budget's side of rounds.
+
+    claimed: what experiments promise, as far as this process has worked it out.
+    """
 
     ledger: Ledger
     plans: Plans

@@ -65,8 +65,10 @@ _TROUBLE = frozenset((Reason.STALLED, Reason.BUDGET_EXHAUSTED))
 
 @dataclass(frozen=True)
 class Rounds:
-    """Applies events to rounds inside the caller's transaction. spending: what they cost. durations: how long the last
-    two rounds of each experiment took, in seconds, as far as this process has seen them.
+    """Applies events to rounds inside the caller's transaction.
+
+    spending: what they cost.
+    durations: how long the last two rounds of each experiment took, in seconds, as far as this process has seen them.
     """
 
     spending: Spending
@@ -153,8 +155,10 @@ class Rounds:
         return OpenRound(row, value)
 
     async def _follow(self, session: AsyncSession, row: RoundRow, value: Round, before: Round | None) -> None:
-        """Let the rows of tasks follow a round's value, which its own row has by now. Slots are read from the value;
-        what takes time is a job's. before: its value until now; None for a round that begins.
+        """Let the rows of tasks follow a round's value, which its own row has by now.
+
+        Slots are read from the value; what takes time is a job's.
+        before: its value until now; None for a round that begins.
         """
         done = () if before is None else due(before)
         for entry in due(value):
@@ -232,8 +236,9 @@ class Rounds:
     async def _end(
         self, session: AsyncSession, experiment: ExperimentRow, row: RoundRow, value: Round, before: Round
     ) -> OpenRound | None:
-        """Make true what the end of a round makes true. Returns the next round, if one begins. before: its value until
-        now.
+        """Make true what the end of a round makes true. Returns the next round, if one begins.
+
+        before: its value until now.
         """
         committed = value.phase is RoundPhase.COMMITTED
         await jobs.drop(session, row.experiment, row.number, now_ms())

@@ -153,7 +153,10 @@ class Attempts:
         await self._move(standing, after, "attempt.phase", {"answered": len(bundles)}, heard=len(bundles))
 
     async def _fail(self, standing: AttemptStatus, failed: Failed, heard: int | None = None) -> None:
-        """End an attempt without a sum. heard: as in `moved`."""
+        """End an attempt without a sum.
+
+        heard: as in `moved`.
+        """
         async with self.context.storage.database.write("attempt") as session:
             locked = await experiments.lock(session, standing.experiment)
             ended = await end_without_sum(self.context.rounds, session, locked, standing, failed, heard)
@@ -168,7 +171,10 @@ class Attempts:
         details: Mapping[str, Any],
         heard: int | None = None,
     ) -> None:
-        """Write an attempt's next phase, unless something has come since its messages were read. heard: how many."""
+        """Write an attempt's next phase, unless something has come since its messages were read.
+
+        heard: how many.
+        """
         changes = {
             "phase": machine.phase,
             "state": machine.to_json(),

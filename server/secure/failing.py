@@ -42,7 +42,10 @@ async def end_without_sum(
     heard: int | None = None,
 ) -> bool:
     """End an attempt without a sum: its clients drop out by name, and where it was the last of its round, that ends.
-    False where the attempt has moved on, and nothing has changed. locked: its experiment. heard: as in `moved`.
+
+    False where the attempt has moved on, and nothing has changed.
+    locked: its experiment.
+    heard: as in `moved`.
     """
     changes = {
         "phase": attempts.FAILED,

@@ -96,7 +96,10 @@ async def send(
 
 @dataclass(frozen=True)
 class Sending:
-    """A message that a party sends, or a part of it. stage, role: as the party says them."""
+    """A message that a party sends, or a part of it.
+
+    stage, role: as the party says them.
+    """
 
     party: SignedParty
     stage: str
@@ -107,8 +110,10 @@ class Sending:
 
 @dataclass(frozen=True)
 class MessageStatus:
-    """How a message stands in this transaction. before: its reservation, or the message itself where it was accepted
-    before, with these very bytes (``is_accepted``).
+    """How a message stands in this transaction.
+
+    before: its reservation, or the message itself where it was accepted before, with these very bytes
+        (``is_accepted``).
     """
 
     session: SessionRow

@@ -58,7 +58,10 @@ _LOCKED: Final = _NAMED.with_for_update()
 
 @dataclass(frozen=True)
 class AttemptStatus:
-    """Where an attempt is, without its state. arrived: how many of the awaited messages of its phase are here."""
+    """Where an attempt is, without its state.
+
+    arrived: how many of the awaited messages of its phase are here.
+    """
 
     id: str
     experiment: str

@@ -26,7 +26,8 @@ COPIES: Final = 256
 class BlobFiles:
     """Blobs as files.
 
-    objects: the store. copies: a folder for copies of what lies elsewhere.
+    objects: the store.
+    copies: a folder for copies of what lies elsewhere.
     """
 
     objects: Objects

@@ -60,7 +60,10 @@ def too_large(limit: int) -> TooLarge:
 
 @dataclass(frozen=True)
 class Stored:
-    """A blob as its store lists it. age_s: seconds since it was written."""
+    """A blob as its store lists it.
+
+    age_s: seconds since it was written.
+    """
 
     digest: str
     age_s: float
@@ -73,8 +76,10 @@ class BlobStore:
     """
 
     def __init__(self, objects: Objects, local: Path, faults: CoordinatorFaults) -> None:
-        """local: a folder of this machine for bytes that are promised to nobody: bodies that are coming in, the
-        results of jobs, caches.
+        """A store of objects.
+
+        local: a folder of this machine for bytes that are promised to nobody: bodies that are coming in, the results of
+            jobs, caches.
         """
         self.local = local
         self.scratch = local / "scratch"

@@ -49,7 +49,10 @@ async def find(session: AsyncSession, identifier: str) -> ExperimentRow | None:
 
 
 async def create(session: AsyncSession, identifier: str, request: ExperimentCreate, plan: str) -> ExperimentRow:
-    """A new experiment, running, with no round yet. plan: its manifest's digest."""
+    """A new experiment, running, with no round yet.
+
+    plan: its manifest's digest.
+    """
     row = ExperimentRow(
         id=identifier,
         name=request.name,
@@ -130,7 +133,10 @@ class OpenRound:
 
 @dataclass(frozen=True)
 class Locked:
-    """An experiment that nobody else changes until this transaction ends. opened: its round that is not over."""
+    """An experiment that nobody else changes until this transaction ends.
+
+    opened: its round that is not over.
+    """
 
     experiment: ExperimentRow
     opened: OpenRound | None
@@ -266,7 +272,10 @@ async def models_page(session: AsyncSession, experiment: str, after: int, limit:
 
 
 async def model(session: AsyncSession, sha256: str, population: str | None) -> ModelRow | None:
-    """The newest place in any lineage of a model version. population: the only one to look in; None: all."""
+    """The newest place in any lineage of a model version.
+
+    population: the only one to look in; None: all.
+    """
     query = select(ModelRow).where(ModelRow.sha256 == sha256).order_by(ModelRow.created_at.desc()).limit(1)
     if population is not None:
         owner = ExperimentRow.id == ModelRow.experiment

@@ -38,10 +38,12 @@ SEED_BYTES: Final = 32
 class Ledger:
     """The ledgers of a coordinator.
 
-    key: signs entries. accountant: what costs add up to; it may take a second when it has not seen them before, so it
-    runs in a thread. folded: of each population, the end of the chain as far as this process has verified it, and what
-    it says; a transaction that was rolled back may have left something there that is not in the rows, which shows by
-    its digest. checkpoints: where the ends of the chains are kept beside the database; None for nowhere.
+    key: signs entries.
+    accountant: what costs add up to; it may take a second when it has not seen them before, so it runs in a thread.
+    folded: of each population, the end of the chain as far as this process has verified it, and what it says; a
+        transaction that was rolled back may have left something there that is not in the rows, which shows by its
+        digest.
+    checkpoints: where the ends of the chains are kept beside the database; None for nowhere.
     """
 
     key: SigningKey

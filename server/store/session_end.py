@@ -9,8 +9,10 @@ from coterie.server.turns import PhaseTurns
 
 
 async def end_session(session: AsyncSession, identifier: str, *, by: str, reason: str, detail: str = "") -> bool:
-    """End a session in this transaction. by: who does it, for the audit; reason: ``ended``, ``expired`` or a party's
-    role. False where it had ended before.
+    """End a session in this transaction. False where it had ended before.
+
+    by: who does it, for the audit.
+    reason: ``ended``, ``expired`` or a party's role.
     """
     if not await sessions.end(session, identifier, reason, detail, now_ms()):
         return False

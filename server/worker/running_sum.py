@@ -27,7 +27,11 @@ _HEADER_BYTES = 1 << 22
 
 @dataclass(frozen=True)
 class Summands:
-    """header: what every masked vector's file names, whatever its task. files: by task."""
+    """The masked vectors of a sum.
+
+    header: what every masked vector's file names, whatever its task.
+    files: by task.
+    """
 
     header: MaskedHeader
     spec: VectorSpec
@@ -36,7 +40,11 @@ class Summands:
 
 @dataclass(frozen=True)
 class PartialSum:
-    """total: modulo 2**32 in every coordinate, of which the segment's lowest bits count. holds: the tasks, sorted."""
+    """The sum of the masked vectors that have come so far.
+
+    total: modulo 2**32 in every coordinate, of which the segment's lowest bits count.
+    holds: the tasks, sorted.
+    """
 
     total: RingVector
     holds: tuple[str, ...]
