@@ -20,16 +20,20 @@ from coterie.protocol.wire import (
     DeviceId,
     ExperimentId,
     Label,
+    NotNegative,
     Number,
     Positive,
+    Proportion,
     PublicKey,
     Request,
     Response,
+    Secret,
     Sha256,
     Signature,
     Signed,
     Size,
     Slug,
+    Title,
     Token,
     TokenId,
     Whole,
@@ -152,9 +156,9 @@ class BudgetLimit(Response):
     scope: an experiment's id, ``each experiment`` or ``365 days``.
     """
 
-    scope: str
-    epsilon: Number
-    delta: Number
+    scope: Title
+    epsilon: NotNegative
+    delta: Proportion
 
 
 class ExperimentBudget(Response):
@@ -169,10 +173,10 @@ class ExperimentBudget(Response):
     rounds_spent: Whole
     rounds_reserved: Whole
     rounds_refunded: Whole
-    epsilon_spent: Number | None
-    epsilon: Number | None
-    delta: Number
-    limit: Number | None = None
+    epsilon_spent: NotNegative | None
+    epsilon: NotNegative | None
+    delta: Proportion
+    limit: NotNegative | None = None
 
 
 class BudgetView(Response):
@@ -187,9 +191,9 @@ class BudgetView(Response):
     entries: Whole
     digest: Sha256
     limits: tuple[BudgetLimit, ...] = ()
-    delta: Number
-    epsilon_year_spent: Number | None
-    epsilon_year: Number | None
+    delta: Proportion
+    epsilon_year_spent: NotNegative | None
+    epsilon_year: NotNegative | None
     experiments: tuple[ExperimentBudget, ...] = ()
 
 
@@ -234,7 +238,7 @@ class TokenView(Response):
 
     id: TokenId
     kind: AnyTokenKind
-    name: str
+    name: Title
     population: Slug | None = None
     uses_left: Whole | None = None
     min_clients: Positive | None = None
@@ -247,7 +251,7 @@ class TokenView(Response):
 class TokenCreated(TokenView):
     """The only answer that ever carries the secret. Its repr does not."""
 
-    token: str = Field(repr=False)
+    token: Secret = Field(repr=False)
 
 
 class ServerRule(Request):
@@ -298,7 +302,7 @@ class ExperimentView(Response):
     """
 
     id: ExperimentId
-    name: str
+    name: Title
     population: Slug
     state: ExperimentState
     reason: str | None = None
@@ -331,7 +335,7 @@ class RoundView(Response):
     experiment: ExperimentId
     round: Positive
     state: RoundState
-    cause: str | None = None
+    cause: Token | None = None
     leased: Whole = 0
     accepted: Whole = 0
     failed: Whole = 0
@@ -342,12 +346,12 @@ class RoundView(Response):
     evaluation: Literal["central", "federated"] | None = None
     bytes_up: Whole = 0
     bytes_down: Whole = 0
-    seconds: float | None = None
+    seconds: NotNegative | None = None
     model: Sha256 | None = None
-    clipped: float | None = None
-    diverged: int = 0
-    epsilon: float | None = None
-    delta: float | None = None
+    clipped: Proportion | None = None
+    diverged: Whole = 0
+    epsilon: NotNegative | None = None
+    delta: Proportion | None = None
     participants: tuple[ParticipantView, ...] = ()
 
 
@@ -378,7 +382,7 @@ class DeviceView(Response):
 
     id: DeviceId
     population: Slug
-    name: str | None = None
+    name: Title | None = None
     public_key: PublicKey
     kind: Literal["device", "edge"] = "device"
     max_clients: Positive | None = None
@@ -409,6 +413,7 @@ class Event(Response):
 
 
 Item = TypeVar("Item")
+LONGEST_CURSOR = 400
 
 
 class Page(Response, Generic[Item]):
@@ -418,4 +423,4 @@ class Page(Response, Generic[Item]):
     """
 
     items: tuple[Item, ...]
-    next_cursor: str | None = None
+    next_cursor: Annotated[str, Field(max_length=LONGEST_CURSOR)] | None = None
