@@ -50,7 +50,7 @@ class AccumulateResult:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answer:
+class AccumulatorHeader:
     """What the accumulator answers: the task of the coordinator above, the SHA-256 of the version trained from, the
     text of the reducer, and of how many clients it must and may be.
     """
@@ -64,7 +64,7 @@ class Answer:
 
 def accumulate_updates(
     manifest: Manifest,
-    answer: Answer,
+    answer: AccumulatorHeader,
     *,
     updates: Sequence[Path | UpdateFile],
     out: Path,
@@ -136,7 +136,7 @@ def _coverage(coverage: Coverage, means: Sequence[SectionSpec]) -> dict[str, dic
     return found
 
 
-def _check_clients(answer: Answer, clients: int, files: int, rejected: Sequence[Rejection]) -> None:
+def _check_clients(answer: AccumulatorHeader, clients: int, files: int, rejected: Sequence[Rejection]) -> None:
     if not clients:
         raise nothing_usable(files, [entry.message for entry in rejected])
     if clients < answer.min_clients:

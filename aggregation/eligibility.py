@@ -35,7 +35,7 @@ class Holdings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Contribution:
+class ClientHistory:
     """What is known of a client that has contributed.
 
     last_round: the last time.
@@ -63,7 +63,7 @@ def has_the_data(policy: RoundPolicy, holdings: Holdings | None) -> bool:
 
 
 def eligible(
-    policy: RoundPolicy, holdings: Holdings | None, past: Contribution | None, *, round: int, privacy: Privacy | None
+    policy: RoundPolicy, holdings: Holdings | None, past: ClientHistory | None, *, round: int, privacy: Privacy | None
 ) -> bool:
     """Whether a client may train in this round.
 
@@ -73,7 +73,7 @@ def eligible(
     return has_the_data(policy, holdings) and rested(policy, past, round=round, privacy=privacy)
 
 
-def rested(policy: RoundPolicy, past: Contribution | None, *, round: int, privacy: Privacy | None) -> bool:
+def rested(policy: RoundPolicy, past: ClientHistory | None, *, round: int, privacy: Privacy | None) -> bool:
     """Whether a client's last contribution is long enough ago.
 
     past: rest_rounds and rest_s count from there.
@@ -87,7 +87,7 @@ def rested(policy: RoundPolicy, past: Contribution | None, *, round: int, privac
     return round - past.last_round > policy.rest_rounds and not rests
 
 
-def candidate(policy: RoundPolicy, client: str, holdings: Holdings | None, past: Contribution | None) -> Candidate:
+def candidate(policy: RoundPolicy, client: str, holdings: Holdings | None, past: ClientHistory | None) -> Candidate:
     """A client as selectors see it. Where it says nothing, its rows are those that its last update counted; whatever it
     says, they are no more than one update may weigh.
     """

@@ -140,7 +140,7 @@ def read_evaluation(manifest: Manifest, update: Update, *, weight_cap: int) -> M
     clients = update.header.clients
     sums = MetricSums.from_vector(manifest.metrics, np.asarray(update.decode(METRICS), np.float64))
     bounded = check_metrics(manifest, sums, weight_cap=weight_cap * clients)
-    return bounded.merge(spread.counted(manifest.metrics, update.decode(spread.SECTION), clients=clients))
+    return bounded.merge(spread.count_sums(manifest.metrics, update.decode(spread.SECTION), clients=clients))
 
 
 def check_metrics(manifest: Manifest, sums: MetricSums, *, weight_cap: int) -> MetricSums:

@@ -12,7 +12,7 @@ from coterie.aggregation.analytics.heavy_hitters import heavy_hitters_rule
 from coterie.aggregation.analytics.histogram import histogram_rule
 from coterie.aggregation.analytics.mean import mean_rule
 from coterie.aggregation.analytics.quantiles import quantiles_rule
-from coterie.aggregation.analytics.rule import Sums, method
+from coterie.aggregation.analytics.rule import QuerySums, method
 from coterie.aggregation.horizontal import ALGORITHMS, Algorithm
 from coterie.aggregation.own_methods import MakeMethod, check_name, own_methods
 from coterie.aggregation.preparation.ranges import calibrate_rule
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from coterie.aggregation.plan.manifest import Manifest
 
 
-def _algorithm_maker(make: Callable[..., Sums]) -> Callable[..., Algorithm]:
+def _algorithm_maker(make: Callable[..., QuerySums]) -> Callable[..., Algorithm]:
     @wraps(make)
     def algorithm(**numbers: float) -> Algorithm:
         return method(make(**numbers))

@@ -41,7 +41,7 @@ _SENTENCES = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Progress:
+class ExperimentProgress:
     """An experiment between two rounds.
 
     started: the number of the last round begun.
@@ -77,14 +77,14 @@ class StartRound:
 
 
 @dataclass(frozen=True)
-class Finish:
+class ExperimentEnd:
     """The experiment is over; ``version`` is its result."""
 
     reason: Reason
     version: str
 
 
-Action = StartRound | Finish
+Action = StartRound | ExperimentEnd
 
 
 def measured(round: Round) -> dict[str, float]:
@@ -125,7 +125,7 @@ def configure(
     )
 
 
-def first_round(progress: Progress, policy: RoundPolicy) -> tuple[Progress, StartRound]:
+def first_round(progress: ExperimentProgress, policy: RoundPolicy) -> tuple[ExperimentProgress, StartRound]:
     """Begin an experiment whose initial version is ``progress.current``; also the way from one round to the next."""
     number = progress.started + 1
     return replace(progress, started=number), StartRound(
@@ -133,7 +133,7 @@ def first_round(progress: Progress, policy: RoundPolicy) -> tuple[Progress, Star
     )
 
 
-def after_round(progress: Progress, outcome: Round, policy: RoundPolicy) -> tuple[Progress, Action]:
+def after_round(progress: ExperimentProgress, outcome: Round, policy: RoundPolicy) -> tuple[ExperimentProgress, Action]:
     """What follows a finished round. Raises errors.Conflict when it is not over, or not the one last started."""
     if not outcome.phase.final:
         raise errors.Conflict(f"Round {outcome.number} is {outcome.phase.value}, not over.", code="round_phase")
@@ -144,16 +144,16 @@ def after_round(progress: Progress, outcome: Round, policy: RoundPolicy) -> tupl
     if reason is None:
         return first_round(after, policy)
     ended = replace(after, finished=reason)
-    return ended, Finish(reason, ended.kept)
+    return ended, ExperimentEnd(reason, ended.kept)
 
 
-def out_of_budget(progress: Progress) -> tuple[Progress, Finish]:
+def out_of_budget(progress: ExperimentProgress) -> tuple[ExperimentProgress, ExperimentEnd]:
     """The end of an experiment whose next round the privacy budget does not allow, instead of that round."""
     ended = replace(progress, started=progress.started - 1, finished=Reason.BUDGET_EXHAUSTED)
-    return ended, Finish(Reason.BUDGET_EXHAUSTED, ended.kept)
+    return ended, ExperimentEnd(Reason.BUDGET_EXHAUSTED, ended.kept)
 
 
-def _count(progress: Progress, outcome: Round, policy: RoundPolicy) -> Progress:
+def _count(progress: ExperimentProgress, outcome: Round, policy: RoundPolicy) -> ExperimentProgress:
     if outcome.phase is RoundPhase.ABANDONED or outcome.version is None:
         return replace(progress, abandoned_in_a_row=progress.abandoned_in_a_row + 1)
     after = replace(progress, committed=progress.committed + 1, abandoned_in_a_row=0, current=outcome.version)
@@ -165,7 +165,7 @@ def _count(progress: Progress, outcome: Round, policy: RoundPolicy) -> Progress:
     return replace(after, since_best=after.since_best + 1)
 
 
-def _reason_to_finish(after: Progress, outcome: Round, policy: RoundPolicy) -> Reason | None:
+def _reason_to_finish(after: ExperimentProgress, outcome: Round, policy: RoundPolicy) -> Reason | None:
     """The first rule that holds, in this order."""
     rules = (
         (outcome.cause is Cause.STOPPED, Reason.STOPPED),

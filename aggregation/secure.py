@@ -18,7 +18,7 @@ import numpy.typing as npt
 from coterie import errors
 from coterie.aggregation.aggregate import STATE_FILE, WEIGHTS_FILE
 from coterie.aggregation.fold.fold import at_once
-from coterie.aggregation.fold.ring import Opening, Summed, measured, ring_fold
+from coterie.aggregation.fold.ring import RingFoldTerms, Summed, measured, ring_fold
 from coterie.aggregation.plan.manifest import Manifest
 from coterie.aggregation.private.central import CLIP, CentralNoise, State
 from coterie.aggregation.private.secure_aggregation import fewest_of_group, mode_for
@@ -129,14 +129,14 @@ def secure_aggregate(
     central: CentralNoise | None = None,
 ) -> SecureResult:
     """Write the next model version, made of a round's sums, into the folder ``out``. The arguments: see
-    `Opening`; base and server_state are files or their bytes.
+    `RingFoldTerms`; base and server_state are files or their bytes.
 
     Guarantees: the files are whole or absent. Raises errors.UpdateRefused as `ring_fold` does, and ``not_finite``;
     errors.StorageError.
     """
     data = bytes_of(base)
     before: State = {} if server_state is None else decode_tensors(bytes_of(server_state))
-    opening = Opening(
+    opening = RingFoldTerms(
         terms=terms, base=sha256_hex(data), groups=len(sums), expected=expected, rule=rule, central=central
     )
     folded = ring_fold(manifest, opening).result(tuple(sums), before, at_once)
@@ -181,7 +181,7 @@ def secure_evaluation(
         raise errors.UpdateRefused("The evaluations cover no examples.", code="metric_invalid")
     sums = measured(manifest, found.sections[METRICS], found.examples)
     counts = found.sections[spread.SECTION].astype(np.float32)
-    return sums.merge(spread.counted(manifest.metrics, counts, clients=min(spread.clients(counts), survivors)))
+    return sums.merge(spread.count_sums(manifest.metrics, counts, clients=min(spread.clients(counts), survivors)))
 
 
 def _sections(

@@ -112,15 +112,18 @@ def _power_of_choice(among: float) -> SelectionRule:
 
 
 def _oort(exploration: float, decay: float, floor: float, seconds: float, penalty: float) -> SelectionRule:
-    """Oort (Lai et al., OSDI 2021, algorithm 1): a share of the round explores clients never tried, the others are
-    drawn in proportion to their utility among the best.
+    """Oort (Lai et al., OSDI 2021, algorithm 1).
+
+    A share of the round explores clients never tried; the others are drawn in proportion to their utility among the
+    best. Utility is rows × mean loss: the paper's rows × root mean square of the losses needs one more sum of every
+    client, and equals it where a client's losses are alike. It is cut at the 95th percentile of those tried, so that
+    nobody gains by reporting more than the others (section 4.4), and scaled to at most 1 before the paper's bonus for
+    long absence, √(0.1 ln round / last round), is added.
 
     exploration, decay, floor: that share begins at ``exploration`` and is multiplied by ``decay`` every round, down to
-    ``floor``. seconds, penalty: a client slower than ``seconds`` loses (seconds / its time) ** penalty of its utility;
-    0 seconds asks nothing of speed. Utility is rows × mean loss: the paper's rows × root mean square of the losses
-    needs one more sum of every client, and equals it where a client's losses are alike. It is cut at the 95th
-    percentile of those tried, so that nobody gains by reporting more than the others (section 4.4), and scaled to at
-    most 1 before the paper's bonus for long absence, √(0.1 ln round / last round), is added.
+        ``floor``.
+    seconds, penalty: a client slower than ``seconds`` loses (seconds / its time) ** penalty of its utility; 0 seconds
+        asks nothing of speed.
     """
 
     def worth_of(candidate: Candidate, gain: float, round: int) -> float:

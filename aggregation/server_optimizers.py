@@ -128,8 +128,9 @@ _WEIGHTS = "weights"
 def _from_rule(
     name: str, parameters: Mapping[str, float], rule: Optimizer, first: Mapping[str, float] = MappingProxyType({})
 ) -> ServerOptimizer:
-    """A rule of compute.optim at work on the server, eagerly and in float64. first: numbers that its state starts with
-    in place of its own.
+    """A rule of compute.optim at work on the server, eagerly and in float64.
+
+    first: numbers that its state starts with in place of its own.
     """
     from coterie.compute.array import Array
 

@@ -31,8 +31,11 @@ _EVERYTHING: Mapping[str, npt.NDArray[np.bool_]] = MappingProxyType({})
 
 @dataclass(frozen=True, kw_only=True)
 class NextVersion:
-    """weights: the new version, float32, flat as the layout orders it. state: the server's state for the next round,
-    empty when the rules keep none. step: the change, before the weights are rounded to float32.
+    """The version that a round makes.
+
+    weights: the new version, float32, flat as the layout orders it.
+    state: the server's state for the next round, empty when the rules keep none.
+    step: the change, before the weights are rounded to float32.
     """
 
     weights: npt.NDArray[np.float32] = field(repr=False)

@@ -98,7 +98,7 @@ def _heavy_hitters(clients: list[Arrays]) -> Found:
     values, counts = np.unique(_all(clients, "word"), return_counts=True)
     often = counts >= FRACTION * counts.sum()
     truth = dict(zip(values[often].tolist(), counts[often].tolist(), strict=True))
-    found = dict(query.answer(run.weights).found)
+    found = dict(query.answer(run.weights).counts)
     return run, float(sum(found.get(word) != truth.get(word) for word in {*found, *truth})), 0.0
 
 
@@ -200,8 +200,8 @@ def _quantiles_off(answer: Any, clients: list[Arrays]) -> Judged:
 def _heavy_hitters_off(answer: Any, clients: list[Arrays]) -> Judged:
     values, counts = np.unique(_all(clients, "word"), return_counts=True)
     truth = dict(zip(values.tolist(), counts.tolist(), strict=True))
-    errors = [abs(found - truth.get(word, 0)) for word, found in answer.found.items()]
-    return errors, answer.error, [word in answer.found for word, times in truth.items() if times >= answer.sure_from]
+    errors = [abs(found - truth.get(word, 0)) for word, found in answer.counts.items()]
+    return errors, answer.error, [word in answer.counts for word, times in truth.items() if times >= answer.sure_from]
 
 
 NOISED: Mapping[str, tuple[Query[Any], Noised, Callable[[Any, list[Arrays]], Judged]]] = {

@@ -32,7 +32,7 @@ from coterie.client_sdk.control.client import ControlClient
 from coterie.client_sdk.control.submission import Submission, send
 from coterie.protocol.canonical import canonical_json, sha256_hex
 from coterie.protocol.device import CheckIn, EnrolRequest
-from coterie.protocol.http_signatures import Head, content_digest, sign_request
+from coterie.protocol.http_signatures import RequestHead, content_digest, sign_request
 from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.schema import DataSchema, Feature, Label
 from coterie.protocol.signing import SigningKey
@@ -89,7 +89,7 @@ class Device:
         """Ask once; the answer."""
         head = f"POST {PATH} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n"
         if self.key is not None:
-            signed = Head("POST", "x", PATH, "", {"content-digest": content_digest(sha256_hex(body))})
+            signed = RequestHead("POST", "x", PATH, "", {"content-digest": content_digest(sha256_hex(body))})
             fields = sign_request(self.key, signed, device=self.id, nonce=self.nonce)
             head += "".join(f"{name}: {value}\r\n" for name, value in fields.items())
         self.writer.write(head.encode() + b"\r\n" + body)

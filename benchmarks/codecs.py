@@ -92,11 +92,11 @@ def seconds(work: Callable[[], None]) -> float:
     return time.perf_counter() - begun
 
 
-def line(found: dict[str, object]) -> str:
+def line(result: dict[str, object]) -> str:
     """One line for people."""
     text = "{codec:20s} {bits:8.3f} bits  error {error:<9.3g} encode {encode_ns:8.2f} ns  decode {decode_ns:8.2f} ns"
-    budget = f" (budget {found['budget']})" if found["budget"] else ""
-    return text.format(**found) + f"  ratio {found['ratio']}{budget}"
+    budget = f" (budget {result['budget']})" if result["budget"] else ""
+    return text.format(**result) + f"  ratio {result['ratio']}{budget}"
 
 
 if __name__ == "__main__":

@@ -119,20 +119,20 @@ def taken(digits: Arrays, part: str, places: Any, shape: tuple[int, ...]) -> Arr
     return {"image": images.reshape(-1, *shape), "digit": labels.astype(np.int32)}
 
 
-def show(codec: str, found: list[Outcome], yardstick: list[Outcome], *, as_json: bool) -> None:
+def show(codec: str, outcomes: list[Outcome], yardstick: list[Outcome], *, as_json: bool) -> None:
     """One line for one codec."""
-    mean = sum(outcome.accuracy for outcome in found) / len(found)
+    mean = sum(outcome.accuracy for outcome in outcomes) / len(outcomes)
     plain = sum(outcome.accuracy for outcome in yardstick) / len(yardstick)
-    share = sum(outcome.bytes_up for outcome in found) / sum(outcome.bytes_up for outcome in yardstick)
+    share = sum(outcome.bytes_up for outcome in outcomes) / sum(outcome.bytes_up for outcome in yardstick)
     points = 100 * (mean - plain)
     within = None
     if codec in LARGEST_SHARE:
         within = points >= -MOST_POINTS and share <= LARGEST_SHARE[codec]
     values = {
         "codec": codec,
-        "seeds": len(found),
+        "seeds": len(outcomes),
         "accuracy": round(mean, 5),
-        "accuracies": [round(outcome.accuracy, 5) for outcome in found],
+        "accuracies": [round(outcome.accuracy, 5) for outcome in outcomes],
         "points": round(points, 3),
         "share": round(share, 5),
         "times_fewer_bytes": round(1 / share, 2),

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from coterie.privacy.dp.accounting import spent
+from coterie.privacy.dp.accounting import total_cost
 from coterie.privacy.dp.choosing import choose
 from coterie.privacy.dp.distributed import encode
 from coterie.privacy.dp.events import Approximate, Event, SampledGaussian
@@ -98,7 +98,7 @@ def measure(count: int, rounds: int, lengths: tuple[int, ...], clock: Clock) -> 
     for length in lengths:
         yield encoded(length, rounds, clock)
     begun = time.perf_counter()
-    spent((SampledGaussian(1.0, 0.5, 1),), 1e-5)
+    total_cost((SampledGaussian(1.0, 0.5, 1),), 1e-5)
     loading = time.perf_counter() - begun
     for name, events in EXPERIMENTS.items():
         yield {**accounted(name, events, clock), "import_s": round(loading, 3)}
@@ -148,10 +148,10 @@ def encoded(length: int, rounds: int, clock: Clock) -> dict[str, Any]:
 def accounted(name: str, events: Callable[[], tuple[Event, ...]], clock: Clock) -> dict[str, Any]:
     """Epsilon of one experiment at delta 1e-5, first and again."""
     begun = clock()
-    found = spent(events(), 1e-5)
+    found = total_cost(events(), 1e-5)
     first = clock() - begun
     begun = clock()
-    spent(events(), 1e-5)
+    total_cost(events(), 1e-5)
     again = clock() - begun
     return {
         "accounting": name,
@@ -176,9 +176,9 @@ def least(clock: Clock, rounds: int, *works: Callable[[], object]) -> list[float
     return best
 
 
-def line(found: dict[str, Any]) -> str:
+def line(result: dict[str, Any]) -> str:
     """One line for people."""
-    return "  ".join(f"{name} {value}" for name, value in found.items())
+    return "  ".join(f"{name} {value}" for name, value in result.items())
 
 
 if __name__ == "__main__":

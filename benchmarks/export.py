@@ -131,9 +131,9 @@ def measure(way: str, file: bytes, train: Arrays, test: Arrays, repeats: int, *,
     }
 
 
-def line(found: Mapping[str, Any]) -> str:
+def line(result: Mapping[str, Any]) -> str:
     """A result for people."""
-    return "  ".join(f"{name} {value}" for name, value in found.items())
+    return "  ".join(f"{name} {value}" for name, value in result.items())
 
 
 if __name__ == "__main__":

@@ -199,11 +199,11 @@ def main() -> None:
         print(json.dumps(found) if options.json else line(found), flush=True)
 
 
-def line(found: Mapping[str, Any]) -> str:
+def line(row: Mapping[str, Any]) -> str:
     """One row for people."""
-    shares = [("test", found["accuracy"]), ("clients", found["clients"]), ("worst decile", found["worst_decile"])]
+    shares = [("test", row["accuracy"]), ("clients", row["clients"]), ("worst decile", row["worst_decile"])]
     told = "  ".join(f"{name} {'  –  ' if value is None else f'{value:6.1%}'}" for name, value in shares)
-    return f"{found['method']:<12} {told}  {found['megabytes']:6.1f} MB up  {found['seconds']:5.1f} s"
+    return f"{row['method']:<12} {told}  {row['megabytes']:6.1f} MB up  {row['seconds']:5.1f} s"
 
 
 if __name__ == "__main__":

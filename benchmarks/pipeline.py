@@ -54,9 +54,9 @@ def main() -> None:
         print(json.dumps(found) if options.json else line(found), flush=True)
 
 
-def line(found: Mapping[str, Any]) -> str:
+def line(result: Mapping[str, Any]) -> str:
     """One line for people."""
-    return f"{found['case']:14s} " + "  ".join(f"{name} {value}" for name, value in found.items() if name != "case")
+    return f"{result['case']:14s} " + "  ".join(f"{name} {value}" for name, value in result.items() if name != "case")
 
 
 if __name__ == "__main__":

@@ -43,10 +43,12 @@ def mixed(rows: int) -> str:
     )
 
 
-def _lines(rows: int, told: Callable[[list[float]], list[str]]) -> str:
+def _lines(rows: int, format_row: Callable[[list[float]], list[str]]) -> str:
     rng = np.random.default_rng(0)
     values, labels = rng.standard_normal((rows, FEATURES)), rng.integers(0, 10, rows)
-    lines = (",".join([*told(row), str(label)]) for row, label in zip(values.tolist(), labels.tolist(), strict=True))
+    lines = (
+        ",".join([*format_row(row), str(label)]) for row, label in zip(values.tolist(), labels.tolist(), strict=True)
+    )
     return "\n".join([HEADER, *lines]) + "\n"
 
 

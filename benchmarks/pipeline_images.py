@@ -111,11 +111,11 @@ def bound(step: float, steps: int) -> float:
     return min(1.0, step * rate)
 
 
-def _make(barrier: Any, found: Any, steps: int) -> None:
+def _make(barrier: Any, queue: Any, steps: int) -> None:
     with batches().dict_iterator() as stream:
         next(stream)
         barrier.wait()
-        found.put(timed(stream, steps))
+        queue.put(timed(stream, steps))
 
 
 def images(steps: int = 120, workers: int | None = None) -> dict[str, Any]:

@@ -38,7 +38,7 @@ from coterie.compute.nn.losses import softmax_cross_entropy
 from coterie.compute.nn.metrics import accuracy
 from coterie.compute.nn.zoo import mlp
 from coterie.compute.optim import sgd
-from coterie.privacy.dp.accounting import spent
+from coterie.privacy.dp.accounting import total_cost
 from coterie.privacy.dp.rounds import whole_cost
 from coterie.protocol.privacy import UserLevel
 from coterie.protocol.rounds import RoundPolicy
@@ -131,17 +131,17 @@ def experiment(way: str, clients: int, rounds: int, seed: int, test: Arrays) -> 
     )
 
 
-def price(wanted: Experiment) -> dict[str, Any]:
+def price(experiment: Experiment) -> dict[str, Any]:
     """What the experiment's events cost together, and how its numbers travel."""
-    privacy, policy, secure = wanted.privacy, wanted.rounds, wanted.secure
+    privacy, policy, secure = experiment.privacy, experiment.rounds, experiment.secure
     if not isinstance(privacy, UserLevel):
         return {"epsilon": None, "bits": None}
     if secure is None:
-        cost = spent(whole_cost(privacy, policy.rounds, cohort=policy.cohort), DELTA)
+        cost = total_cost(whole_cost(privacy, policy.rounds, cohort=policy.cohort), DELTA)
         return {"epsilon": round(cost.epsilon, 4), "epsilon_rdp": round(cost.epsilon_rdp, 4), "bits": 32}
     terms = shared_noise(privacy, secure, policy, length=WEIGHTS, round=1)
     each = measured(privacy, secure, policy, length=WEIGHTS)
-    cost = spent(whole_cost(privacy, policy.rounds, cohort=policy.cohort, measured=each), DELTA)
+    cost = total_cost(whole_cost(privacy, policy.rounds, cohort=policy.cohort, measured=each), DELTA)
     return {
         "epsilon": round(cost.epsilon, 4),
         "epsilon_rdp": round(cost.epsilon_rdp, 4),
@@ -151,9 +151,9 @@ def price(wanted: Experiment) -> dict[str, Any]:
     }
 
 
-def verdict(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def verdict(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Mean accuracies and whether the budgets are kept."""
-    ways = {one["way"]: [other["accuracy"] for other in found if other["way"] == one["way"]] for one in found}
+    ways = {one["way"]: [other["accuracy"] for other in results if other["way"] == one["way"]] for one in results}
     means = {way: float(np.mean(values)) for way, values in ways.items()}
     central = means.get("central")
     shared = [means[way] for way in ("discrete_gaussian", "skellam") if way in means]
@@ -181,9 +181,9 @@ def load() -> Arrays:
         return {name: file[name] for name in file.files}
 
 
-def line(found: Mapping[str, Any]) -> str:
+def line(result: Mapping[str, Any]) -> str:
     """One line for people."""
-    return "  ".join(f"{name} {value}" for name, value in found.items())
+    return "  ".join(f"{name} {value}" for name, value in result.items())
 
 
 if __name__ == "__main__":

@@ -93,8 +93,8 @@ def run(
     generator, vector = np.random.default_rng(seed), first(seed)
     refused, trusted, last = 0, np.zeros(0, np.float32), np.zeros(len(vector))
 
-    def judge(sent: npt.NDArray[np.float32]) -> Vector:
-        return aggregate(rule, sent, reference=trusted if "fltrust" in rule or "monna" in rule else last)
+    def judge(updates: npt.NDArray[np.float32]) -> Vector:
+        return aggregate(rule, updates, reference=trusted if "fltrust" in rule or "monna" in rule else last)
 
     lie = attack(name, judge)
     for _ in range(rounds):

@@ -77,14 +77,14 @@ def experiment(clients: int, parameters: int, rounds: int, *, secure: bool) -> E
     )
 
 
-def in_process(wanted: Experiment, clients: int) -> tuple[History, dict[str, Any]]:
+def in_process(experiment: Experiment, clients: int) -> tuple[History, dict[str, Any]]:
     """The simulation, one thread."""
     from coterie.simulation import simulate
 
-    return simulate(wanted, [ROWS] * clients, trainer=ExternalTrainer(fit)), {}
+    return simulate(experiment, [ROWS] * clients, trainer=ExternalTrainer(fit)), {}
 
 
-def over_http(wanted: Experiment, clients: int) -> tuple[History, dict[str, Any]]:
+def over_http(experiment: Experiment, clients: int) -> tuple[History, dict[str, Any]]:
     """A coordinator in a process of its own, all clients in this one."""
     with tempfile.TemporaryDirectory(prefix="coterie-benchmark-") as folder:
         command = [sys.executable, "-c", _SERVE, f"{folder}/server"]
@@ -92,7 +92,7 @@ def over_http(wanted: Experiment, clients: int) -> tuple[History, dict[str, Any]
             try:
                 started = json.loads(coordinator.stdout.readline() if coordinator.stdout else "{}")
                 place = Place(Path(folder), started["url"], started["token"], coordinator.pid)
-                history, cpu = asyncio.run(work(wanted, clients, place))
+                history, cpu = asyncio.run(work(experiment, clients, place))
                 return history, {"cpu_seconds": cpu, "coordinator_peak_mib": peak_of(coordinator.pid)}
             finally:
                 coordinator.terminate()
@@ -109,7 +109,7 @@ class Place:
     pid: int
 
 
-async def work(wanted: Experiment, clients: int, place: Place) -> tuple[History, float]:
+async def work(experiment: Experiment, clients: int, place: Place) -> tuple[History, float]:
     """Submit, run all agents until the experiment is finished. Returns its history, and the processor time of a round
     after the first.
     """
@@ -120,7 +120,7 @@ async def work(wanted: Experiment, clients: int, place: Place) -> tuple[History,
     from coterie.protocol.signing import SigningKey
 
     control = ControlClient(place.url, token=place.admin)
-    view = await send(control, Submission(experiment=wanted, key=SigningKey.generate()))
+    view = await send(control, Submission(experiment=experiment, key=SigningKey.generate()))
     token = (await control.enrolment_token(view.population)).token
     agents = [
         Agent(
@@ -162,8 +162,8 @@ def peak_of(pid: int) -> float:
 
 def measure(over: str, clients: int, parameters: int, rounds: int, *, secure: bool) -> dict[str, Any]:
     """One case, in this process."""
-    wanted = experiment(clients, parameters, rounds, secure=secure)
-    history, more = (in_process if over == "process" else over_http)(wanted, clients)
+    task = experiment(clients, parameters, rounds, secure=secure)
+    history, more = (in_process if over == "process" else over_http)(task, clients)
     if len(history.committed) != rounds:
         sys.exit(f"only {len(history.committed)} of {rounds} rounds were committed: {history.to_dicts()}")
     counted = history.rounds[1:] or history.rounds
@@ -191,15 +191,15 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--secure", action="store_true", help="with secure aggregation, consistent")
     parser.add_argument("--case", help=argparse.SUPPRESS)
-    chosen = parser.parse_args()
-    if chosen.case:
-        over, clients, parameters = chosen.case.split(":")
-        print(json.dumps(measure(over, int(clients), int(parameters), chosen.rounds, secure=chosen.secure)))
+    options = parser.parse_args()
+    if options.case:
+        over, clients, parameters = options.case.split(":")
+        print(json.dumps(measure(over, int(clients), int(parameters), options.rounds, secure=options.secure)))
         return
-    secure = ["--secure"] if chosen.secure else []
-    for over in chosen.over:
-        for parameters in chosen.parameters or (PARAMETERS_SECURE if chosen.secure else PARAMETERS):
-            for clients in chosen.clients:
+    secure = ["--secure"] if options.secure else []
+    for over in options.over:
+        for parameters in options.parameters or (PARAMETERS_SECURE if options.secure else PARAMETERS):
+            for clients in options.clients:
                 case = f"{over}:{clients}:{parameters}"
                 command = [
                     sys.executable,
@@ -207,11 +207,11 @@ def main() -> None:
                     "--case",
                     case,
                     "--rounds",
-                    str(chosen.rounds),
+                    str(options.rounds),
                     *secure,
                 ]
                 line = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
-                print(line if chosen.json else describe(json.loads(line)), flush=True)
+                print(line if options.json else describe(json.loads(line)), flush=True)
 
 
 def describe(result: dict[str, Any]) -> str:

@@ -97,38 +97,38 @@ def classifier(sizes: tuple[int, ...], rounds: int, cohort: int) -> Experiment:
     )
 
 
-def timed(wanted: Experiment, clients: Any, **how: Any) -> float:
+def timed(experiment: Experiment, clients: Any, **how: Any) -> float:
     """Seconds a round, the first left out."""
-    history = simulate(wanted, clients, **how)
-    if len(history.committed) != wanted.rounds.rounds:
+    history = simulate(experiment, clients, **how)
+    if len(history.committed) != experiment.rounds.rounds:
         sys.exit(f"only {len(history.committed)} rounds were committed: {history.to_dicts()}")
     return statistics.median(record.seconds or 0.0 for record in history.rounds[1:])
 
 
-def run_mnist(engine: str, chosen: argparse.Namespace) -> Result:
+def run_mnist(engine: str, options: argparse.Namespace) -> Result:
     """One engine with two workers."""
-    wanted = classifier((784, 200, 200, 10), 4 if chosen.quick else 21, 10)
-    return {"seconds": timed(wanted, mnist(Path(chosen.data)), engine=engine, workers=2)}
+    experiment = classifier((784, 200, 200, 10), 4 if options.quick else 21, 10)
+    return {"seconds": timed(experiment, mnist(Path(options.data)), engine=engine, workers=2)}
 
 
-def run_trivial(engine: str, chosen: argparse.Namespace) -> Result:
+def run_trivial(engine: str, options: argparse.Namespace) -> Result:
     """50 clients × 1e6 parameters; on processes the trainer is found by name."""
     if engine == "numpy":
-        return run_passes(chosen)
-    wanted = Experiment(
+        return run_passes(options)
+    experiment = Experiment(
         name="trivial",
         model=ExternalModel({"weights": (1_000_000,)}),
         schema=SMALL,
         holdout=0.0,
-        rounds=RoundPolicy(rounds=3 if chosen.quick else 9, cohort=50, evaluate_every=0),
+        rounds=RoundPolicy(rounds=3 if options.quick else 9, cohort=50, evaluate_every=0),
         secure_aggregation=False,
     )
     rows = {"x": np.zeros((4, 1), np.float32), "y": np.zeros(4, np.int32)}
     trainer = TRAINER if engine == "threads" else "simulate:TRAINER"
-    return {"seconds": timed(wanted, [rows] * 50, engine=engine, workers=2, trainer=trainer)}
+    return {"seconds": timed(experiment, [rows] * 50, engine=engine, workers=2, trainer=trainer)}
 
 
-def run_passes(chosen: argparse.Namespace) -> Result:
+def run_passes(options: argparse.Namespace) -> Result:
     """What NumPy takes for the numbers of a trivial round: of each client a copy of the weights, its addition, the
     difference, and that added to a float64 sum; then a mean and the next weights. On two threads, a sum each.
     """
@@ -146,7 +146,7 @@ def run_passes(chosen: argparse.Namespace) -> Result:
 
     seconds: list[float] = []
     with ThreadPoolExecutor(threads) as pool:
-        for _ in range(3 if chosen.quick else 9):
+        for _ in range(3 if options.quick else 9):
             begun = time.perf_counter()
             one, other = pool.map(work, [clients // threads] * threads)
             weights = (weights + (one + other) / clients).astype(np.float32)
@@ -154,10 +154,10 @@ def run_passes(chosen: argparse.Namespace) -> Result:
     return {"seconds": statistics.median(seconds[1:])}
 
 
-def run_batched(model: str, chosen: argparse.Namespace) -> Result:
+def run_batched(model: str, options: argparse.Namespace) -> Result:
     """64 clients of 96 rows each, eight in a graph."""
     sizes = MODELS[model]
-    wanted = classifier(sizes, 4 if chosen.quick else 9, 64)
+    experiment = classifier(sizes, 4 if options.quick else 9, 64)
 
     def rows(number: int) -> dict[str, NDArray[Any]]:
         generator = np.random.Generator(np.random.PCG64(number))
@@ -165,12 +165,12 @@ def run_batched(model: str, chosen: argparse.Namespace) -> Result:
         return {"x": x, "y": generator.integers(0, sizes[-1], 96).astype(np.int32)}
 
     clients = VirtualClients(64, rows)
-    threads = timed(wanted, clients, workers=2)
-    together = timed(wanted, clients, engine="batched:8", workers=2)
+    threads = timed(experiment, clients, workers=2)
+    together = timed(experiment, clients, engine="batched:8", workers=2)
     return {"seconds": together, "threads_seconds": threads, "speedup": threads / together}
 
 
-def run_memory(count: str, chosen: argparse.Namespace) -> Result:
+def run_memory(count: str, options: argparse.Namespace) -> Result:
     """A run over so many virtual clients, each with rows of its own."""
 
     def rows(number: int) -> dict[str, NDArray[Any]]:
@@ -178,8 +178,8 @@ def run_memory(count: str, chosen: argparse.Namespace) -> Result:
         y = generator.integers(0, 10, 200).astype(np.int32)
         return {"x": generator.normal(size=(200, 784)).astype(np.float32), "y": y}
 
-    wanted = classifier((784, 200, 200, 10), 3 if chosen.quick else 12, 50)
-    seconds = timed(wanted, VirtualClients(int(count), rows), workers=2)
+    experiment = classifier((784, 200, 200, 10), 3 if options.quick else 12, 50)
+    seconds = timed(experiment, VirtualClients(int(count), rows), workers=2)
     return {"seconds": seconds, "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
 
 
@@ -202,19 +202,19 @@ _AT_ONCE = (
 )
 
 
-def run_peer(case: str, peer: str, chosen: argparse.Namespace) -> float | None:
+def run_peer(case: str, peer: str, options: argparse.Namespace) -> float | None:
     """A peer's seconds a round; None where it is not asked for."""
-    python, command = getattr(chosen, peer), _PEERS.get((case, peer))
+    python, command = getattr(options, peer), _PEERS.get((case, peer))
     if python is None or command is None:
         return None
-    folder, rounds = Path(chosen.peers).resolve(), "4" if chosen.quick else "20" if case == "mnist" else "8"
+    folder, rounds = Path(options.peers).resolve(), "4" if options.quick else "20" if case == "mnist" else "8"
     arguments = [str(folder / command[0]), *command[1:], "--rounds", rounds]
     if case == "mnist":
-        arguments += ["--data", str(Path(chosen.data).resolve())]
+        arguments += ["--data", str(Path(options.data).resolve())]
     if peer == "pfl":
         start = [os.fspath(Path(python).parent / "torchrun"), "--nproc-per-node", "2"]
     else:
-        start = [python, "-c", _AT_ONCE, str(folder)] if chosen.no_wait else [python]
+        start = [python, "-c", _AT_ONCE, str(folder)] if options.no_wait else [python]
     done = subprocess.run([*start, *arguments], capture_output=True, text=True, cwd=folder)
     lines = [line for line in done.stdout.splitlines() if line.startswith('{"bench"')]
     if not lines:
@@ -222,22 +222,22 @@ def run_peer(case: str, peer: str, chosen: argparse.Namespace) -> float | None:
     return float(json.loads(lines[-1])["result"]["s_per_round"]["median"])
 
 
-def in_a_process(case: str, variant: str, chosen: argparse.Namespace) -> Result:
+def in_a_process(case: str, variant: str, options: argparse.Namespace) -> Result:
     """One case in a process of its own, which also finds this file as a module."""
-    command = [sys.executable, os.fspath(Path(__file__)), "--case", f"{case}/{variant}", "--data", str(chosen.data)]
+    command = [sys.executable, os.fspath(Path(__file__)), "--case", f"{case}/{variant}", "--data", str(options.data)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(Path(__file__).parent), *filter(None, sys.path)))}
-    command += ["--quick"] if chosen.quick else []
+    command += ["--quick"] if options.quick else []
     line = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=environment).stdout
     return {"case": f"{case}/{variant}", **json.loads(line)}
 
 
-def measure(chosen: argparse.Namespace) -> None:
+def measure(options: argparse.Namespace) -> None:
     """All chosen cases, one line each."""
-    for case in chosen.cases:
-        peers = {peer: run_peer(case, peer, chosen) for peer in ("flower", "pfl")}
+    for case in options.cases:
+        peers = {peer: run_peer(case, peer, options) for peer in ("flower", "pfl")}
         before: float | None = None
         for variant in RUNS[case][1]:
-            result = in_a_process(case, variant, chosen)
+            result = in_a_process(case, variant, options)
             for peer, seconds in peers.items():
                 if seconds is not None:
                     result |= {f"{peer}_seconds": seconds, f"rounds_per_{peer}": seconds / result["seconds"]}
@@ -245,7 +245,7 @@ def measure(chosen: argparse.Namespace) -> None:
             if case == "memory":
                 result |= {} if before is None else {"ratio": result["peak_mib"] / before}
                 before = result["peak_mib"]
-            print(json.dumps(result) if chosen.json else describe(result), flush=True)
+            print(json.dumps(result) if options.json else describe(result), flush=True)
 
 
 def describe(result: Result) -> str:
@@ -266,12 +266,12 @@ def main() -> None:
     parser.add_argument("--pfl", help="the interpreter of an environment with pfl")
     parser.add_argument("--no-wait", action="store_true", help="let peers start on a busy machine too")
     parser.add_argument("--case", help=argparse.SUPPRESS)
-    chosen = parser.parse_args()
-    if chosen.case:
-        case, _, variant = chosen.case.partition("/")
-        print(json.dumps(RUNS[case][0](variant, chosen)))
+    options = parser.parse_args()
+    if options.case:
+        case, _, variant = options.case.partition("/")
+        print(json.dumps(RUNS[case][0](variant, options)))
         return
-    measure(chosen)
+    measure(options)
 
 
 if __name__ == "__main__":

@@ -191,8 +191,8 @@ def members(
     output.event("members", **to_json(found), claimed=claim, verdict=verdict)
     output.say(
         f"{found.members} rows that were trained on, {found.outsiders} that were not: area under the curve "
-        f"{figure(found.auc, 3)} (0.5 is blind); {found.found:.1%} found at 1 % of mistakes; epsilon is at least "
-        f"{figure(found.epsilon, 3)} for a row."
+        f"{figure(found.auc, 3)} (0.5 is blind); {found.true_positive_rate:.1%} found at 1 % of mistakes; epsilon is "
+        f"at least {figure(found.epsilon, 3)} for a row."
     )
     output.say(f"The highest epsilon that this audit could have found: {found.cap:.4g}.")
     if claim is not None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from coterie.client_sdk.device.database import Database
+from coterie.client_sdk.device.database import ClientDatabase
 from coterie.client_sdk.device.verdicts import SCHEMA, Verdicts
 from coterie.compute.extension.providers import broken_providers, load_providers
 from coterie.compute.extension.trial import tried
@@ -136,7 +136,7 @@ def _memory(store: Path) -> Verdicts:
             hint="Name the folder of a client, as in --store .coterie/client, or leave --store out.",
             code="store_absent",
         )
-    return Verdicts(Database(store, SCHEMA))
+    return Verdicts(ClientDatabase(store, SCHEMA))
 
 
 def _sample() -> tuple[StepCase, Mapping[str, bytes]]:

@@ -18,12 +18,12 @@ def events(
     json: Json = False,
 ) -> None:
     """Print the events of a coordinator, or of one experiment, the oldest first."""
-    from coterie.cli.watch import chosen
+    from coterie.cli.watch import find_run
     from coterie.client_sdk.control.control import Control
 
     output = Output(json)
     with Control(url, token=access_token(token), ca=ca) as control:
-        experiment = None if run is None else chosen(control, run).id
+        experiment = None if run is None else find_run(control, run).id
         for event in control.events(experiment, after=after, follow=follow):
             told = event.model_dump(mode="json")
             output.event("happened", **told)

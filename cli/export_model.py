@@ -49,8 +49,8 @@ def _require_only_version(here: Path, version: str) -> None:
 def _downloaded(run: str, version: str, url: str, token: str, ca: Path | None) -> bytes:
     from tempfile import TemporaryDirectory
 
-    from coterie.cli.watch import chosen
+    from coterie.cli.watch import find_run
     from coterie.client_sdk.control.control import Control
 
     with TemporaryDirectory() as folder, Control(url, token=token, ca=ca) as control:
-        return chosen(control, run).download(Path(folder) / _FILE, version=version).read_bytes()
+        return find_run(control, run).download(Path(folder) / _FILE, version=version).read_bytes()

@@ -28,10 +28,10 @@ def joining(
     ca: Path | None,
     *,
     external: bool = False,
-    **told: Any,
+    **details: Any,
 ) -> str:
     """The command with which a client joins the population, with a new token; where the caller's role may make none,
-    `TOKEN` stands in for it, and how an operator makes one is said. Programs get the event ``submitted``, and `told`
+    `TOKEN` stands in for it, and how an operator makes one is said. Programs get the event ``submitted``, and `details`
     with it.
 
     external: the plan leaves training to the client's own trainer.
@@ -56,6 +56,6 @@ def joining(
         url=url,
         token=token,
         join=join,
-        **told,
+        **details,
     )
     return join

@@ -20,12 +20,12 @@ def list_models(
     run: RunArgument = None, url: Url = DEFAULT_URL, token: Token = None, ca: Authority = None, json: Json = False
 ) -> None:
     """List an experiment's model versions with what each scored."""
-    from coterie.cli.watch import chosen
+    from coterie.cli.watch import find_run
     from coterie.client_sdk.control.control import Control
 
     output = Output(json)
     with Control(url, token=access_token(token), ca=ca) as control:
-        models = chosen(control, run).models()
+        models = find_run(control, run).models()
     for model in models:
         output.event("model", **model.model_dump(mode="json"))
     output.table(
@@ -63,7 +63,7 @@ def download(
     json: Json = False,
 ) -> None:
     """Download a model that runs in plain onnxruntime, or its weights."""
-    from coterie.cli.watch import chosen
+    from coterie.cli.watch import find_run
     from coterie.client_sdk.control.control import Control
 
     output = Output(json)
@@ -72,7 +72,7 @@ def download(
             f"{path} already exists.", hint="Name another file, or replace it with --force.", code="file_exists"
         )
     with Control(url, token=access_token(token), ca=ca) as control:
-        newest = chosen(control, run)
+        newest = find_run(control, run)
         named = [control.run(view.id) for view in control.experiments() if view.name == run] or [newest]
         experiment = next((each for each in named if trained(each)), newest)
         written = experiment.download(file_to_write(path), version=version, form=form)

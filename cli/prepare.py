@@ -79,9 +79,9 @@ def prepare(
     output.say(f"Schema: {path}; experiments read it with read_schema({str(path)!r}).")
 
 
-def _refuse_idle(**given: object) -> None:
+def _refuse_idle(**options: object) -> None:
     """An option that a simulation cannot heed would pass for one that it has."""
-    for name, value in given.items():
+    for name, value in options.items():
         if value is not None:
             raise ConfigurationError(
                 f"--{name} chooses devices of a coordinator, and no --url is given.",

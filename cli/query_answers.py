@@ -26,7 +26,7 @@ def answer_json(answer: object) -> Any:
     found = {field.name: answer_json(getattr(answer, field.name)) for field in fields(answer)}
     if isinstance(answer, HeavyHitters):
         # An object's names are texts: pairs keep the order and the numbers.
-        found |= {"found": [[value, count] for value, count in answer.found.items()], "sure_from": answer.sure_from}
+        found |= {"counts": [[value, count] for value, count in answer.counts.items()], "sure_from": answer.sure_from}
     return found
 
 
@@ -131,7 +131,7 @@ def _say_heavy_hitters(output: Output, column: str, answer: HeavyHitters, classe
         (column, "count", "±"),
         [
             (classes[value] if value < len(classes) else value, f"{count:.0f}", _error(answer.error))
-            for value, count in answer.found.items()
+            for value, count in answer.counts.items()
         ],
         empty=f"No value of {column} occurs so often.",
     )

@@ -173,7 +173,7 @@ def _stored(run: str) -> "tuple[str, History, Path] | None":
 
 def _fetched(run: str, url: str, token: str | None, ca: Path | None) -> "tuple[str, History]":
     """The run on a coordinator."""
-    from coterie.cli.watch import chosen
+    from coterie.cli.watch import find_run
     from coterie.client_sdk.control.control import Control
 
     try:
@@ -187,7 +187,7 @@ def _fetched(run: str, url: str, token: str | None, ca: Path | None) -> "tuple[s
             code="run_unreadable",
         ) from error
     with Control(url, token=known, ca=ca) as control:
-        found = chosen(control, run)
+        found = find_run(control, run)
         return found.name, found.history()
 
 

@@ -11,7 +11,7 @@ def stop(
     run: RunArgument = None, url: Url = DEFAULT_URL, token: Token = None, ca: Authority = None, json: Json = False
 ) -> None:
     """Stop an experiment: its open round is abandoned, its committed models stay."""
-    from coterie.cli.watch import chosen, running
+    from coterie.cli.watch import find_run, running
     from coterie.client_sdk.control.control import Control
 
     output = Output(json)
@@ -23,6 +23,6 @@ def stop(
                 hint=f"Say which by its id, the newest first: {', '.join(short_id(view.id) for view in going_on)}.",
                 code="experiment_ambiguous",
             )
-        view = chosen(control, going_on[0].id if going_on else run).stop()
+        view = find_run(control, going_on[0].id if going_on else run).stop()
     output.event("stopped", experiment=view.id, name=view.name, state=view.state)
     output.say(f"{view.name} ({view.id}): {view.state}. Its models stay: coterie models list {quote(view.name)}")

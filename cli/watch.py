@@ -44,7 +44,7 @@ def watch(
     from coterie.client_sdk.control.control import Control
 
     with Control(url, token=access_token(token), ca=ca) as control:
-        follow_run(Output(json), once_it_answers(lambda: chosen(control, run)), again(url, ca))
+        follow_run(Output(json), once_it_answers(lambda: find_run(control, run)), again(url, ca))
 
 
 @dataclass
@@ -88,7 +88,7 @@ def running(control: "Control", name: str) -> "list[ExperimentView]":
     return [view for view in control.experiments() if view.name == name and view.state == "running"]
 
 
-def chosen(control: "Control", name: str | None) -> "Run":
+def find_run(control: "Control", name: str | None) -> "Run":
     """The newest experiment of that name, or the one with that id or start of an id; without a name, the newest."""
     views = control.experiments()
     if not views:
@@ -120,7 +120,7 @@ def patiently(run: "Run") -> "Iterator[Event]":
 
 
 @dataclass
-class OpenRound:
+class WatchedRound:
     """What is known of the round under way, shown below the table: who has answered, or how far its sum is; above it is
     said once a round that training diverges, which may be long before the round ends.
     """
@@ -166,7 +166,7 @@ def follow_run(output: Output, run: "Run", way: str = "") -> None:
     """
     ending: dict[str, Any] = {}
     with _explain_interrupt(output, run, way), RoundTable(output, f"{run.name} ({run.id})") as table:
-        going_on = OpenRound(table)
+        going_on = WatchedRound(table)
         for event in patiently(run):
             if event.type in ROUND_EVENTS:
                 table.add(event.data)

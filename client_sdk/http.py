@@ -53,7 +53,7 @@ class Timeouts:
 
 
 @dataclass(frozen=True)
-class Answer:
+class HttpResponse:
     """A whole answer.
 
     url: what was asked.
@@ -116,7 +116,7 @@ class Link:
         headers: Mapping[str, str] | None = None,
         accept: tuple[int, ...] = (),
         limit: int = ANSWER_BYTES,
-    ) -> Answer:
+    ) -> HttpResponse:
         """One request, the whole answer in memory.
 
         target: path and query as they are to be sent.
@@ -135,7 +135,7 @@ class Link:
         self.bytes_up += len(body)
         self.bytes_down += len(content)
         if good:
-            return Answer(str(response.request.url), response.status_code, response.headers, content)
+            return HttpResponse(str(response.request.url), response.status_code, response.headers, content)
         raise problem(response.status_code, content, response.headers)
 
     async def json(
@@ -187,7 +187,7 @@ def _proxy(url: str) -> str | None:
     return found.rpartition("@")[2] if "@" in found else found
 
 
-def parsed(answer: Answer) -> Any:
+def parsed(answer: HttpResponse) -> Any:
     """The answer's JSON value. Raises RemoteError when it is none: something other than a coordinator answered."""
     try:
         return json.loads(answer.content)

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from coterie.protocol.canonical import GENESIS, digest_of
-from coterie.protocol.wire import Response, Sha256, Whole
+from coterie.protocol.wire import Response, Sha256, Title, Whole
 
 
 class AuditEntry(Response):
@@ -17,9 +17,9 @@ class AuditEntry(Response):
 
     id: Whole
     at: datetime
-    actor: str
-    action: str
-    subject: str | None = None
+    actor: Title
+    action: Title
+    subject: Title | None = None
     data: dict[str, Any] = {}
     previous: Sha256
     digest: Sha256

@@ -20,16 +20,20 @@ from coterie.protocol.wire import (
     DeviceId,
     ExperimentId,
     Label,
+    NotNegative,
     Number,
     Positive,
+    Proportion,
     PublicKey,
     Request,
     Response,
+    Secret,
     Sha256,
     Signature,
     Signed,
     Size,
     Slug,
+    Title,
     Token,
     TokenId,
     Whole,
@@ -85,10 +89,13 @@ AlgorithmNames = Annotated[tuple[Token, ...], Field(min_length=1, max_length=64)
 class PopulationPolicy(Response):
     """The floor that an operator sets under a population's experiments; nothing that a researcher asks for goes below.
 
-    require_secure_aggregation: no update of one device is seen by the coordinator. min_cohort: the fewest devices in
-    any sum. max_epsilon_per_experiment, max_epsilon_per_year: what a unit may lose by one experiment, and by all of any
-    365 days, at delta; where one is set, every experiment needs differential privacy. unit: whose loss that is.
-    algorithms: those that are allowed; None for any. signers_only: whether only an operator may add to the signers.
+    require_secure_aggregation: no update of one device is seen by the coordinator.
+    min_cohort: the fewest devices in any sum.
+    max_epsilon_per_experiment, max_epsilon_per_year: what a unit may lose by one experiment, and by all of any 365
+        days, at delta; where one is set, every experiment needs differential privacy.
+    unit: whose loss that is.
+    algorithms: those that are allowed; None for any.
+    signers_only: whether only an operator may add to the signers.
     endorsers: issuers of whom a device needs an endorsement to enrol; None for devices without any.
     """
 
@@ -110,8 +117,9 @@ class PopulationPolicy(Response):
 
 
 class PolicyChange(Request):
-    """Changes to a population's policy: a field that is absent stays, None takes its line away. signers: from now on
-    the plans of these keys are accepted and no others; None: whoever may submit may add theirs.
+    """Changes to a population's policy: a field that is absent stays, None takes its line away.
+
+    signers: from now on the plans of these keys are accepted and no others. None: whoever may submit may add theirs.
     """
 
     require_secure_aggregation: bool | None = None
@@ -126,7 +134,10 @@ class PolicyChange(Request):
 
 
 class PopulationView(Response):
-    """A population as it stands. devices: enrolled and not revoked."""
+    """A population as it stands.
+
+    devices: enrolled and not revoked.
+    """
 
     name: Slug
     data_schema: WireSchema
@@ -140,50 +151,56 @@ class PopulationView(Response):
 
 
 class BudgetLimit(Response):
-    """A limit of a ledger. scope: an experiment's id, ``each experiment`` or ``365 days``."""
+    """A limit of a ledger.
 
-    scope: str
-    epsilon: Number
-    delta: Number
+    scope: an experiment's id, ``each experiment`` or ``365 days``.
+    """
+
+    scope: Title
+    epsilon: NotNegative
+    delta: Proportion
 
 
 class ExperimentBudget(Response):
     """What an experiment has lost and may still lose.
 
-    epsilon_spent: of the rounds whose cost is paid; epsilon: with those that are reserved; both at delta, None where no
-    finite ε holds. limit: the most that it may come to.
+    epsilon_spent: of the rounds whose cost is paid.
+    epsilon: with those that are reserved; both at delta, None where no finite ε holds.
+    limit: the most that it may come to.
     """
 
     experiment: ExperimentId
     rounds_spent: Whole
     rounds_reserved: Whole
     rounds_refunded: Whole
-    epsilon_spent: Number | None
-    epsilon: Number | None
-    delta: Number
-    limit: Number | None = None
+    epsilon_spent: NotNegative | None
+    epsilon: NotNegative | None
+    delta: Proportion
+    limit: NotNegative | None = None
 
 
 class BudgetView(Response):
     """A population's privacy budget as it stands.
 
-    entries, digest: the end of its ledger. epsilon_year_spent, epsilon_year: what a unit that took part in everything
-    may have lost in the last 365 days, paid and with what is reserved, at delta; None where no finite ε holds.
+    entries, digest: the end of its ledger.
+    epsilon_year_spent, epsilon_year: what a unit that took part in everything may have lost in the last 365 days, paid
+        and with what is reserved, at delta; None where no finite ε holds.
     """
 
     population: Slug
     entries: Whole
     digest: Sha256
     limits: tuple[BudgetLimit, ...] = ()
-    delta: Number
-    epsilon_year_spent: Number | None
-    epsilon_year: Number | None
+    delta: Proportion
+    epsilon_year_spent: NotNegative | None
+    epsilon_year: NotNegative | None
     experiments: tuple[ExperimentBudget, ...] = ()
 
 
 class LedgerEntry(Response):
-    """One entry of a population's ledger, as `coterie.privacy.ledger.chain.Entry` has it; at: milliseconds since 1970,
-    which the digest covers.
+    """One entry of a population's ledger, as `coterie.privacy.ledger.chain.Entry` has it.
+
+    at: milliseconds since 1970, which the digest covers.
     """
 
     population: Slug
@@ -199,9 +216,12 @@ class TokenCreate(Request):
     """A token to make.
 
     Tokens of a role (admin, operator, researcher, auditor) are for all populations, or for the one that they name; an
-    admin's are for all. Tokens to enrol with name their population; uses: how many may enrol with it (None: any
-    number). ``edge`` enrols edge aggregators: max_clients: for how many clients one may speak in an update, at most;
-    min_clients: and at least (2 when not given, so that no update of a single client can be told from its accumulator).
+    admin's are for all. Tokens to enrol with name their population.
+
+    uses: how many may enrol with it (None: any number).
+    max_clients: of a token of the kind ``edge``: for how many clients an edge aggregator may speak in an update.
+    min_clients: of such a token: how many clients an update must hold at least (2 when not given, so that no update of
+        a single client can be told from its accumulator).
     """
 
     kind: TokenKind
@@ -218,7 +238,7 @@ class TokenView(Response):
 
     id: TokenId
     kind: AnyTokenKind
-    name: str
+    name: Title
     population: Slug | None = None
     uses_left: Whole | None = None
     min_clients: Positive | None = None
@@ -231,7 +251,7 @@ class TokenView(Response):
 class TokenCreated(TokenView):
     """The only answer that ever carries the secret. Its repr does not."""
 
-    token: str = Field(repr=False)
+    token: Secret = Field(repr=False)
 
 
 class ServerRule(Request):
@@ -245,7 +265,9 @@ class ExperimentCreate(Request):
     """An experiment over a population.
 
     The plan's manifest and graphs, the initial weights, frozen parts and evaluation data are blobs sent before.
-    secure: how only sums over clients are seen; None for updates in the open. privacy: None for none.
+
+    secure: how only sums over clients are seen; None for updates in the open.
+    privacy: None for none.
     """
 
     name: Label
@@ -273,10 +295,14 @@ class ExperimentCreate(Request):
 
 
 class ExperimentView(Response):
-    """An experiment as it stands. round: the last one begun; best: the version that `RoundPolicy.best` picks so far."""
+    """An experiment as it stands.
+
+    round: the last one begun.
+    best: the version that `RoundPolicy.best` picks so far.
+    """
 
     id: ExperimentId
-    name: str
+    name: Title
     population: Slug
     state: ExperimentState
     reason: str | None = None
@@ -309,7 +335,7 @@ class RoundView(Response):
     experiment: ExperimentId
     round: Positive
     state: RoundState
-    cause: str | None = None
+    cause: Token | None = None
     leased: Whole = 0
     accepted: Whole = 0
     failed: Whole = 0
@@ -320,12 +346,12 @@ class RoundView(Response):
     evaluation: Literal["central", "federated"] | None = None
     bytes_up: Whole = 0
     bytes_down: Whole = 0
-    seconds: float | None = None
+    seconds: NotNegative | None = None
     model: Sha256 | None = None
-    clipped: float | None = None
-    diverged: int = 0
-    epsilon: float | None = None
-    delta: float | None = None
+    clipped: Proportion | None = None
+    diverged: Whole = 0
+    epsilon: NotNegative | None = None
+    delta: Proportion | None = None
     participants: tuple[ParticipantView, ...] = ()
 
 
@@ -356,7 +382,7 @@ class DeviceView(Response):
 
     id: DeviceId
     population: Slug
-    name: str | None = None
+    name: Title | None = None
     public_key: PublicKey
     kind: Literal["device", "edge"] = "device"
     max_clients: Positive | None = None
@@ -387,6 +413,7 @@ class Event(Response):
 
 
 Item = TypeVar("Item")
+LONGEST_CURSOR = 400
 
 
 class Page(Response, Generic[Item]):
@@ -396,4 +423,4 @@ class Page(Response, Generic[Item]):
     """
 
     items: tuple[Item, ...]
-    next_cursor: str | None = None
+    next_cursor: Annotated[str, Field(max_length=LONGEST_CURSOR)] | None = None

@@ -87,7 +87,8 @@ def from_text(
 def refused(what: str, names: Collection[str], error: ValidationError, refusal: type[Refusal], code: str) -> Refusal:
     """pydantic's exception as coterie says it: the first fault in words, and all in the details ``errors``.
 
-    what: the name of what was to be read. names: its fields.
+    what: the name of what was to be read.
+    names: its fields.
     """
     found = _faults(error)
     unknown = [fault for fault in found if fault["detail"] == _UNKNOWN]

@@ -25,6 +25,7 @@ from coterie.protocol.wire import (
     Label,
     Milliseconds,
     Nonce,
+    NotNegative,
     Number,
     Positive,
     ProtocolVersion,
@@ -189,7 +190,7 @@ class EdgeTerms(Signed):
     min_examples: Positive | None
     labels: Annotated[tuple[ClassId, ...], Field(max_length=1000)]
     rest_rounds: Whole
-    rest_s: Number
+    rest_s: NotNegative
 
 
 class Task(Signed):
@@ -315,14 +316,14 @@ class Problem(Response):
 
     type: str = "about:blank"
     title: str = ""
-    status: int = 500
+    status: Annotated[int, Field(ge=100, le=599)] = 500
     detail: str = ""
     instance: str | None = None
     code: str = "error"
     hint: str | None = None
     doc: str | None = None
     errors: tuple[Fault, ...] = ()
-    retry_after_ms: int | None = None
+    retry_after_ms: Annotated[int, Field(ge=0)] | None = None
 
     @staticmethod
     def of(error: CoterieError, *, title: str, instance: str | None = None, status: int | None = None) -> "Problem":

@@ -42,7 +42,7 @@ _DEFAULT_PORTS: Final = {"http": ":80", "https": ":443"}
 
 
 @dataclass(frozen=True)
-class Head:
+class RequestHead:
     """What of a request is signed.
 
     method: in capitals.
@@ -96,7 +96,7 @@ class RequestSignature:
         """The coordinator's nonce that this request uses up."""
         return self.parameters["nonce"]
 
-    def verify(self, public: str, head: Head) -> None:
+    def verify(self, public: str, head: RequestHead) -> None:
         """Return only if the key `public` signed this request.
 
         Raises errors.Unauthenticated: ``signature_coverage`` where it covers something else than it must,
@@ -140,7 +140,7 @@ def signature_base(components: Iterable[tuple[str, str]], parameters: Mapping[st
     return "\n".join((*said, f'"@signature-params": {inner}')).encode("ascii")
 
 
-def sign_request(key: SigningKey, head: Head, *, device: str, nonce: str) -> dict[str, str]:
+def sign_request(key: SigningKey, head: RequestHead, *, device: str, nonce: str) -> dict[str, str]:
     """The fields that sign a request, Content-Digest among them, by name.
 
     device: the id of the one whose key it is.

@@ -31,7 +31,7 @@ class Lineage(Signed):
     before: Sha256
 
 
-class Link(Response):
+class LineageLink(Response):
     """One version.
 
     round: what committed it.
@@ -45,10 +45,10 @@ class Link(Response):
 class Links(Response):
     """Links in the order of rounds; none where there are no more."""
 
-    links: Annotated[tuple[Link, ...], Field(max_length=MOST_LINKS)] = ()
+    links: Annotated[tuple[LineageLink, ...], Field(max_length=MOST_LINKS)] = ()
 
 
-def head(before: str, link: Link, *, experiment: str, plan: str) -> str:
+def head(before: str, link: LineageLink, *, experiment: str, plan: str) -> str:
     """The head of the chain that ends with a link, as 64 hex digits.
 
     before: the head without it.
@@ -57,7 +57,7 @@ def head(before: str, link: Link, *, experiment: str, plan: str) -> str:
     return hashlib.sha256(DOMAIN + canonical_json(said)).hexdigest()
 
 
-def fold(before: str, links: Iterable[Link], *, experiment: str, plan: str) -> str:
+def fold(before: str, links: Iterable[LineageLink], *, experiment: str, plan: str) -> str:
     """The head of the chain that goes on from ``before`` with these links."""
     for link in links:
         before = head(before, link, experiment=experiment, plan=plan)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from coterie.protocol.conversion import FiniteOrNull
-from coterie.protocol.wire import Response, Whole
+from coterie.protocol.wire import Number, Response, Title, Whole
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,6 +23,6 @@ class Participant:
 class ParticipantView(Response):
     """A client whose update counts in a round."""
 
-    client: str
+    client: Title
     lag: Whole = 0
-    loss: float | None = None
+    loss: Number | None = None

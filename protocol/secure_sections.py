@@ -8,7 +8,7 @@ from typing import Annotated, Literal, get_args
 
 from pydantic import Field
 
-from coterie.protocol.wire import Number, Positive, Signed, Token
+from coterie.protocol.wire import NotNegative, Number, Positive, Signed, Token
 
 RingEncoding = Literal["exact", "grid", "fixed", "noised"]
 RING_ENCODINGS: tuple[RingEncoding, ...] = get_args(RingEncoding)
@@ -35,6 +35,6 @@ class SecureSection(Signed):
     values: Positive
     bits: Annotated[int, Field(strict=True, ge=1, le=32)]
     top: Positive
-    norm: Number | None = None
+    norm: NotNegative | None = None
     low: Number | None = None
-    step: Number | None = None
+    step: NotNegative | None = None

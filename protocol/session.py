@@ -21,6 +21,7 @@ from coterie.protocol.wire import (
     PublicKey,
     Request,
     Response,
+    Secret,
     SessionId,
     Sha256,
     Signature,
@@ -159,7 +160,7 @@ class SessionCreated(SessionView):
     tokens: by role, what its party joins with; the only time that they are shown.
     """
 
-    tokens: dict[str, str]
+    tokens: dict[str, Secret]
 
 
 class SessionEnd(Request):

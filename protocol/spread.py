@@ -102,7 +102,7 @@ def histogram(metrics: Sequence[str], sums: MetricSums) -> npt.NDArray[np.float3
     return counts.reshape(-1)
 
 
-def counted(metrics: Sequence[str], vector: npt.NDArray[np.float32], *, clients: int = 1) -> MetricSums:
+def count_sums(metrics: Sequence[str], vector: npt.NDArray[np.float32], *, clients: int = 1) -> MetricSums:
     """The counts of a section as named sums, ``clients/<metric>/<place on the grid>``, absent where nobody counts: they
     add with the metric sums wherever those go.
 
@@ -129,7 +129,7 @@ def clients(vector: npt.NDArray[np.float32]) -> int:
 
 
 def uncounted(metrics: Sequence[str], sums: MetricSums) -> npt.NDArray[np.float64]:
-    """The inverse of `counted`: the section of an accumulator over the clients that the sums count."""
+    """The inverse of `count_sums`: the section of an accumulator over the clients that the sums count."""
     named = {name: row for row, name in enumerate(_names_without_examples(metrics))}
     counts = np.zeros((len(named), len(GRID)), np.float64)
     for name, value in sums.sums.items():

@@ -42,10 +42,13 @@ _NO_PARTS: Mapping[str, Mapping[tuple[Slice, ...], int]] = MappingProxyType({})
 
 @dataclass(frozen=True, kw_only=True)
 class UpdateLimits:
-    """What an update may be. codecs: those allowed for slices of the layout (every codec there is when None); float32
-    always is, and extra vectors may also use float64. kinds: what it may be: the ``update`` of one client, or an edge
-    aggregator's ``accumulator`` over min_clients to max_clients, which is all in float64. max_weight, max_steps: of
-    each client.
+    """What an update may be.
+
+    codecs: those allowed for slices of the layout (every codec there is when None); float32 always is, and extra
+        vectors may also use float64.
+    kinds: what it may be: the ``update`` of one client, or an edge aggregator's ``accumulator`` over min_clients to
+        max_clients, which is all in float64.
+    max_weight, max_steps: of each client.
     """
 
     max_bytes: int = 1 << 32
@@ -170,14 +173,15 @@ def most_bytes(
 ) -> int:
     """The most bytes that an update of these sections can have, whatever its values are.
 
-    codecs: of slices of the layout, any of which each slice may use. extras: the same for extra vectors.
+    codecs: of slices of the layout, any of which each slice may use.
+    extras: the same for extra vectors.
     """
     return UpdateLimits.max_header_bytes + sum(
         max(parse(name).max_bytes(spec.shape) for name in (extras if spec.is_extra else codecs)) for spec in specs
     )
 
 
-class Encoded(NamedTuple):
+class EncodedUpdate(NamedTuple):
     """An update's bytes, and the codecs' state to keep if it counts, by the names of the client state."""
 
     data: bytes
@@ -200,16 +204,22 @@ def encode_update(
     clients: int = 1,
     slices: Mapping[str, tuple[Slice, ...]] = _WHOLE,
     coverage: Mapping[str, Mapping[tuple[Slice, ...], int]] = _NO_PARTS,
-) -> Encoded:
+) -> EncodedUpdate:
     """The bytes of an update, and the state of its codecs after it.
 
-    task, plan: their ids; base: SHA-256 of the model version trained from; weight: examples that count (whole, ≥ 0);
-    steps: local steps done. specs: the plan's sections, in order; sections: one flat vector per spec. codecs: section
-    → codec; a section not named uses float32, or float64 when its vector is float64. state: the client state, of which
-    the codecs read the names that begin with ``codec/``; round: this one's number, from which it follows how many the
-    client was not part of, so that kept errors fade. kind, clients: see UpdateHeader. slices, coverage: of sections
-    that are covered in part, see SectionEntry; their vectors hold that part. Where a codec keeps errors from
-    round to round, a part travels as float32: what is kept is of whole sections. Raises errors.UpdateRefused.
+    task, plan: their ids.
+    base: SHA-256 of the model version trained from.
+    weight: examples that count (whole, ≥ 0).
+    steps: local steps done.
+    specs: the plan's sections, in order.
+    sections: one flat vector per spec.
+    codecs: section → codec; a section not named uses float32, or float64 when its vector is float64.
+    state: the client state, of which the codecs read the names that begin with ``codec/``.
+    round: this one's number, from which it follows how many the client was not part of, so that kept errors fade.
+    kind, clients: see UpdateHeader.
+    slices, coverage: of sections that are covered in part, see SectionEntry; their vectors hold that part. Where a
+        codec keeps errors from round to round, a part travels as float32: what is kept is of whole sections.
+    Raises errors.UpdateRefused.
     """
     payloads: dict[str, npt.NDArray[Any]] = {}
     entries: list[SectionEntry] = []
@@ -252,7 +262,9 @@ def encode_update(
     header = UpdateHeader(
         task=task, plan=plan, base=base, weight=weight, steps=steps, sections=tuple(entries), kind=kind, clients=clients
     )
-    return Encoded(encode_tensors(payloads, {METADATA_KEY: canonical_json(to_json(header)).decode("utf-8")}), after)
+    return EncodedUpdate(
+        encode_tensors(payloads, {METADATA_KEY: canonical_json(to_json(header)).decode("utf-8")}), after
+    )
 
 
 def of_plan(state: State) -> State:
@@ -381,7 +393,7 @@ __all__ = [
     "CODEC_STATE",
     "METADATA_KEY",
     "REFUSALS",
-    "Encoded",
+    "EncodedUpdate",
     "Kind",
     "SectionEntry",
     "Update",

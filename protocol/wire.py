@@ -56,11 +56,18 @@ Label = Annotated[str, StringConstraints(min_length=1, max_length=128, pattern=r
 Token = Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_.:/+-]+$")]
 """A machine's word: a codec, a metric, a hyper-parameter, a phase, an error code."""
 Detail = Annotated[str, StringConstraints(max_length=2000)]
+Title = Annotated[str, StringConstraints(max_length=200)]
+"""A short text that is only told, such as a name that the coordinator put together."""
+Secret = Annotated[str, StringConstraints(max_length=256)]
+"""A token's text, which is its secret."""
 Nonce = Annotated[str, StringConstraints(min_length=16, max_length=256, pattern=r"^[A-Za-z0-9_.=+/-]+$")]
 Whole = Annotated[int, Field(strict=True, ge=0, le=LARGEST_INTEGER)]
 Positive = Annotated[int, Field(strict=True, ge=1, le=LARGEST_INTEGER)]
 ClassId = Annotated[int, Field(strict=True, ge=-LARGEST_INTEGER, le=LARGEST_INTEGER)]
 Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
+NotNegative = Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)]
+Proportion = Annotated[float, Field(strict=True, ge=0, le=1, allow_inf_nan=False)]
+"""A part of a whole, or a probability."""
 Milliseconds = Annotated[int, Field(strict=True, ge=0, le=WEEK_MS)]
 Seconds = Annotated[float, Field(strict=True, gt=0, le=WEEK_MS / 1000, allow_inf_nan=False)]
 Size = Annotated[int, Field(strict=True, ge=0, le=LARGEST_BLOB)]

@@ -27,15 +27,42 @@ _SCHEMA: Final = DataSchema(
     features=(Feature(name="age", low=0, high=120), Feature(name="pressure")), label=Label(name="ill", low=0, high=1)
 )
 _ROLES: Final = [{"name": "label-owner", "party": "Clinic"}, {"name": "feature-owner", "party": "Registry"}]
+_TOKEN: Final = _PATTERNS[r"^tok_[0-9a-f]{32}$"]
+_EXPERIMENT: Final = _PATTERNS[r"^exp_[0-9a-f]{32}$"]
+_TASK: Final = _PATTERNS[r"^task_[0-9a-f]{32}$"]
+_DEVICE: Final = _PATTERNS[r"^dev_[0-9a-f]{32}$"]
+_MEANS: Final = {"accuracy": 0.87, "loss": 0.31}
+_SHARE: Final = _PATTERNS[r"^[A-Za-z0-9+/]{48}$"]
+_BUDGET: Final = {
+    "experiment": _EXPERIMENT,
+    "rounds_spent": 12,
+    "rounds_reserved": 1,
+    "rounds_refunded": 0,
+    "epsilon_spent": 1.31,
+    "epsilon": 1.37,
+    "delta": 1e-6,
+    "limit": 4.0,
+}
+
+
+_PARTY: Final = {"role": "label-owner", "party": "Clinic"}
+
+
+def _secret(kind: str) -> str:
+    return f"coterie_{kind}_{_HEX * 2}_" + "s" * 43
+
+
 _FIELDS: Final[Mapping[str, Any]] = {
     "codecs": ["float32"],
     "cohort": 10,
     "data_schema": to_json(_SCHEMA),
     "deadline_s": 600.0,
+    "delta": 1e-6,
     "lease_s": 300.0,
     "metric": "loss",
     "min_updates": 8,
     "name": "heart",
+    "next_cursor": "NDI=",
     "parameters": {"lr": 1.0},
     "phase": "training",
     "population": "clinics",
@@ -52,6 +79,82 @@ _OF_MESSAGES: Final[Mapping[tuple[str, str], Any]] = {
     ("SessionCreate", "roles"): _ROLES,
     ("SessionTerms", "roles"): _ROLES,
     ("Abort", "code"): "data_empty",
+    ("Abort", "detail"): "No rows are left after the filter.",
+    ("AuditEntry", "action"): "token.created",
+    ("AuditEntry", "actor"): _TOKEN,
+    ("AuditEntry", "data"): {"kind": "enrol"},
+    ("AuditEntry", "subject"): _TOKEN,
+    ("BudgetLimit", "delta"): 1e-6,
+    ("BudgetLimit", "epsilon"): 8.0,
+    ("BudgetLimit", "scope"): "365 days",
+    ("BudgetView", "experiments"): [_BUDGET],
+    ("BudgetView", "limits"): [{"scope": "365 days", "epsilon": 8.0, "delta": 1e-6}],
+    ("Capabilities", "features"): ["evaluate/1", "probe/1"],
+    ("Capabilities", "secure"): ["secagg/1"],
+    ("CheckIn", "capabilities"): {"codecs": ["float32", "int8"], "threads": 4},
+    ("CheckIn", "experiments"): [_EXPERIMENT],
+    ("CheckIn", "pending"): [_TASK],
+    ("CheckInResponse", "ended"): [_EXPERIMENT],
+    ("CheckInResponse", "settled"): {_TASK: "counted"},
+    ("DataReport", "labels"): [0, 1],
+    ("DeviceView", "failure"): "lease_expired",
+    ("EdgeTerms", "labels"): [0, 1],
+    ("EdgeTerms", "reducer"): "mean",
+    ("EdgeTerms", "selection"): "uniform",
+    ("Endorsement", "subject"): "ward-7",
+    ("EnrolRequest", "capabilities"): {"codecs": ["float32", "int8"], "threads": 4},
+    ("ExperimentCreate", "evaluation_metrics"): ["auc"],
+    ("ExperimentCreate", "hyper"): {"lr": 0.05},
+    ("ExperimentCreate", "privacy"): {"level": "user", "clip": 1.0, "delta": 1e-6, "noise_multiplier": 1.1},
+    ("ExperimentCreate", "secure"): {"norm": 1.0},
+    ("ExperimentView", "reason"): "completed",
+    ("Fault", "detail"): "Input should be greater than or equal to 1",
+    ("Fault", "pointer"): "/rounds/cohort",
+    ("LedgerEntry", "event"): {"kind": "spend", "experiment": _EXPERIMENT, "round": 1},
+    ("Links", "links"): [{"round": 1, "version": _HEX * 4}],
+    ("ModelView", "metrics"): _MEANS,
+    ("ParticipantView", "client"): _DEVICE,
+    ("PartyRole", "party"): "Clinic",
+    ("PartyView", "party"): "Clinic",
+    ("PolicyChange", "algorithms"): ["fedavg"],
+    ("PopulationCreate", "signers"): [_HEX * 4],
+    ("PopulationPolicy", "algorithms"): ["fedavg"],
+    ("PopulationView", "policy"): {"min_cohort": 10, "require_secure_aggregation": True},
+    ("PopulationView", "signers"): [_HEX * 4],
+    ("PrivacyTerms", "mechanism"): "gaussian",
+    ("Problem", "code"): "experiment_unknown",
+    ("Problem", "detail"): "There is no experiment 'exp_7'.",
+    ("Problem", "doc"): "docs/errors.md#experiment_unknown",
+    ("Problem", "errors"): [{"pointer": "/rounds/cohort", "detail": "Input should be greater than or equal to 1"}],
+    ("Problem", "hint"): "`coterie list` shows those there are.",
+    ("Problem", "instance"): "/v1/experiments/exp_7",
+    ("Problem", "title"): "Not Found",
+    ("Problem", "type"): "/problems/experiment-unknown",
+    ("Reveal", "mask_shares"): {"3": _SHARE},
+    ("Reveal", "self_shares"): {"0": _SHARE, "1": _SHARE},
+    ("RoundPolicy", "hyper_schedule"): {"lr": [0.1, 0.05, 0.025]},
+    ("RoundPolicy", "best"): {"metric": "loss", "mode": "min"},
+    ("RoundPolicy", "labels"): [0, 1],
+    ("RoundPolicy", "trusted"): _DEVICE,
+    ("RoundView", "cause"): "too_few_updates",
+    ("RoundView", "fairness"): {
+        "loss": {"clients": 10.0, "worst_decile": 0.52, "median": 0.3, "best_decile": 0.12, "deviation": 0.11}
+    },
+    ("RoundView", "metrics"): _MEANS,
+    ("RoundView", "participants"): [{"client": _DEVICE, "lag": 0, "loss": 0.31}],
+    ("RoundView", "training"): _MEANS,
+    ("SessionCreated", "detail"): "The join is done.",
+    ("SessionCreated", "parties"): [_PARTY],
+    ("SessionCreated", "reason"): "ended",
+    ("SessionCreated", "tokens"): {"feature-owner": _secret("party"), "label-owner": _secret("party")},
+    ("SessionEnd", "detail"): "The join is done.",
+    ("SessionView", "detail"): "The join is done.",
+    ("SessionView", "parties"): [_PARTY],
+    ("SessionView", "reason"): "ended",
+    ("Task", "signature"): _PATTERNS[r"^[A-Za-z0-9+/]{86}==$"],
+    ("Task", "hyper"): {"lr": 0.05},
+    ("TokenCreated", "token"): _secret("enrol"),
+    ("UserLevel", "adaptive"): {"quantile": 0.5, "rate": 0.2},
 }
 _WHOLE: Final[Mapping[str, Any]] = {
     "PolicyChange": {"min_cohort": 10, "require_secure_aggregation": True},
@@ -82,7 +185,10 @@ _SIGNED: Final = ("Content-Digest: sha-256=:…:", "Signature-Input: device=(…
 
 
 def example_of(schema: Mapping[str, Any], schemas: Mapping[str, Any], place: tuple[str, str] = ("", "")) -> Any:
-    """A value that a schema allows. place: the message and the field that it is for."""
+    """A value that a schema allows.
+
+    place: the message and the field that it is for.
+    """
     if (given := _OF_MESSAGES.get(place, _FIELDS.get(place[1]))) is not None and "$ref" not in schema:
         return given
     if "$ref" in schema:

@@ -11,7 +11,7 @@ from coterie.server.auth.signatures import check_public_url
 from coterie.server.control import audit, blobs, budget, devices, events, experiments, populations, sessions, tokens
 from coterie.server.device import blobs as device_blobs
 from coterie.server.device import check_in, enrol, lineage, report, secure, upload, withdraw
-from coterie.server.faults import Faults
+from coterie.server.faults import CoordinatorFaults
 from coterie.server.lifetime import open_coordinator
 from coterie.server.middleware import Envelope
 from coterie.server.openapi import describe
@@ -45,7 +45,7 @@ ROUTERS = (
 )
 
 
-def create_app(settings: Settings | None = None, *, faults: Faults | None = None) -> FastAPI:
+def create_app(settings: Settings | None = None, *, faults: CoordinatorFaults | None = None) -> FastAPI:
     """The coordinator's application. Its lifespan takes the folder, opens the database and starts the driver; nothing
     happens before. Raises ConfigurationError for a setting that cannot be.
 

@@ -62,7 +62,10 @@ class Board:
         return any(running.population == population for running in self._running.values())
 
     def offers(self, asker: Asker, now: int) -> bool:
-        """Whether an open round may have a task for a device that holds none. now: milliseconds."""
+        """Whether an open round may have a task for a device that holds none.
+
+        now: milliseconds.
+        """
         for opened in self._opened.get(asker.population, []):
             running = self._running[opened.row.experiment]
             for kind in KINDS:
@@ -94,7 +97,10 @@ class Board:
         return "no_place"
 
     def demand(self, population: str, now: int) -> Demand | None:
-        """What the experiments over this population want of its devices; None when none runs. now: milliseconds."""
+        """What the experiments over this population want of its devices; None when none runs.
+
+        now: milliseconds.
+        """
         if not self.busy(population):
             return None
         opened = self._opened.get(population, [])

@@ -22,7 +22,9 @@ log = structlog.get_logger("coterie.server")
 
 
 class Connections:
-    """All connections of one coordinator. most, most_of_one: in all, and from one address (for IPv6 of one /64).
+    """All connections of one coordinator.
+
+    most, most_of_one: in all, and from one address (for IPv6 of one /64).
     header_s: how long one may be silent.
     """
 

@@ -18,7 +18,7 @@ from coterie.aggregation.engine import Cleaned, Committed, DeadlinePassed, Do, W
 from coterie.server.bell import Bell, wait
 from coterie.server.board import Board
 from coterie.server.clock import now_ms
-from coterie.server.jobs.runner import Runner
+from coterie.server.jobs.runner import JobRunner
 from coterie.server.jobs.wanted import owed, wanted
 from coterie.server.rounds import set_back
 from coterie.server.rounds.errands import Errands
@@ -26,7 +26,7 @@ from coterie.server.secure import opening
 from coterie.server.secure.attempts import Attempts
 from coterie.server.secure.context import RoundContext
 from coterie.server.store import attempts, events, experiments, jobs, tasks
-from coterie.server.store.attempts import Standing
+from coterie.server.store.attempts import AttemptStatus
 from coterie.server.store.experiments import Locked, OpenRound
 from coterie.server.store.jobs import JobKey
 from coterie.server.store.tables import JobRow, RoundRow, TaskRow
@@ -37,18 +37,25 @@ log = structlog.get_logger("coterie.server.driver")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seen:
-    """What one look at the rows found. at: when that was, in milliseconds; next_at: when something will be due next."""
+class Snapshot:
+    """What one look at the rows found.
+
+    at: when that was, in milliseconds.
+    next_at: when something will be due next.
+    """
 
     at: int
     late: Sequence[TaskRow]
     rounds: Sequence[OpenRound]
-    standings: Sequence[Standing]
+    standings: Sequence[AttemptStatus]
     jobs: Mapping[JobKey, JobRow]
     next_at: int | None
 
     def pause_s(self, next_job: int | None) -> float:
-        """How long nothing more will be due by itself. next_job: when a job may be taken, in milliseconds."""
+        """How long nothing more will be due by itself.
+
+        next_job: when a job may be taken, in milliseconds.
+        """
         times = [time for time in (self.next_at, next_job) if time is not None]
         return min(max(min(times, default=math.inf) - now_ms(), 0) / 1000 + 0.001, LONGEST_SLEEP_S)
 
@@ -61,7 +68,7 @@ class Driver:
     board: Board
     bell: Bell
     attempts: Attempts
-    runner: Runner
+    runner: JobRunner
 
     def __post_init__(self) -> None:
         self._errands = Errands(self.bell)
@@ -105,7 +112,7 @@ class Driver:
             jobs += wanted(found, entries, seen.standings, seen.jobs, now)
         return seen.pause_s(await self.runner.look(jobs, seen.jobs))
 
-    async def _do(self, found: OpenRound, entries: Sequence[Do], standings: Sequence[Standing]) -> None:
+    async def _do(self, found: OpenRound, entries: Sequence[Do], standings: Sequence[AttemptStatus]) -> None:
         """Do the work that is one transaction; what takes time is a job (`coterie.server.jobs.wanted`)."""
         by_id = {standing.id: standing for standing in standings}
         for entry in entries:
@@ -121,7 +128,7 @@ class Driver:
                 case Work.AGGREGATE | Work.EVALUATE | Work.UNMASK | Work.SUM | Work.SUM_EVALUATIONS:
                     pass  # a job
 
-    async def _look(self) -> Seen:
+    async def _look(self) -> Snapshot:
         """One transaction, for this runs after every commit."""
         now = now_ms()
         async with self.context.storage.database.read() as session:
@@ -135,7 +142,7 @@ class Driver:
         times = (expiry, *(found.row.deadline_at for found in rounds), *(each.deadline_at for each in standings))
         # What is due already is taken up in this pass, and rings when it is done, or is to be tried again.
         coming = [time for time in times if time is not None and time > now]
-        return Seen(
+        return Snapshot(
             at=now,
             late=late,
             rounds=rounds,

@@ -105,7 +105,7 @@ SESSION_POINTS: Final = tuple(point for point in COMMIT_POINTS if point.startswi
 
 
 @final
-class Faults(FaultHook):
+class CoordinatorFaults(FaultHook):
     """The points of the coordinator."""
 
     points = COMMIT_POINTS

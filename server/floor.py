@@ -15,7 +15,10 @@ from coterie.server.store.tables import PopulationRow
 
 @dataclass(frozen=True)
 class ExperimentFacts:
-    """What of an experiment the floor looks at. secure: whether it asks for secure aggregation."""
+    """What of an experiment the floor looks at.
+
+    secure: whether it asks for secure aggregation.
+    """
 
     request: ExperimentCreate
     algorithm: str
@@ -24,8 +27,12 @@ class ExperimentFacts:
 
 @dataclass(frozen=True)
 class Line:
-    """One line of a policy. set: whether an operator has drawn it; meets: whether an experiment keeps above it; wants
-    and has: the two sides in words; instead: what a researcher can do.
+    """One line of a policy.
+
+    set: whether an operator has drawn it.
+    meets: whether an experiment keeps above it.
+    wants, has: the two sides in words.
+    instead: what a researcher can do.
     """
 
     set: Callable[[PopulationPolicy], bool]

@@ -25,11 +25,11 @@ from coterie.server.downloads.downloads import Downloads
 from coterie.server.driver import Driver
 from coterie.server.edge.edge import Edge
 from coterie.server.edge.membership import token_missing
-from coterie.server.faults import Faults
+from coterie.server.faults import CoordinatorFaults
 from coterie.server.fleet import Fleet
 from coterie.server.incoming import IncomingBodies
 from coterie.server.jobs.kinds import KINDS
-from coterie.server.jobs.runner import Runner
+from coterie.server.jobs.runner import JobRunner
 from coterie.server.metrics import Metrics
 from coterie.server.pace import Pacer
 from coterie.server.plans import Plans
@@ -56,7 +56,7 @@ from coterie.server.store.migrate import migrate
 from coterie.server.store.objects import open_objects
 from coterie.server.store.session_end import clear, end_overdue
 from coterie.server.store.sessions import PartyCache
-from coterie.server.turns import Turns
+from coterie.server.turns import PhaseTurns
 from coterie.server.worker.workers import Workers
 
 TIDY_EVERY_S = 300.0
@@ -67,14 +67,16 @@ log = structlog.get_logger("coterie.server")
 
 
 @asynccontextmanager
-async def open_coordinator(settings: Settings, faults: Faults | None = None) -> AsyncGenerator[Coordinator, None]:
+async def open_coordinator(
+    settings: Settings, faults: CoordinatorFaults | None = None
+) -> AsyncGenerator[Coordinator, None]:
     """Take the folder, bring the database up to date, sweep what a crash left, start the worker and the driver; undo it
     all at the end.
 
     Raises ConfigurationError: the folder or the database is in use or cannot be written, or the database is of a kind
     that is not supported, or newer than this code.
     """
-    faults = faults or Faults.from_environment()
+    faults = faults or CoordinatorFaults.from_environment()
     folder = settings.folder.resolve()
     url = database_url(settings.database_url, folder)
     with ExitStack() as locks:
@@ -195,7 +197,7 @@ def _driver(coordinator: Coordinator, workers: Workers) -> Driver:
         machines=coordinator.machines,
     )
     bell = coordinator.signals.bell
-    runner = Runner(
+    runner = JobRunner(
         context=context,
         workers=workers,
         kinds=KINDS,
@@ -271,7 +273,7 @@ async def _tidy(coordinator: Coordinator) -> None:
         await asyncio.sleep(TIDY_EVERY_S)
 
 
-async def _end_overdue(storage: Storage, turns: Turns) -> None:
+async def _end_overdue(storage: Storage, turns: PhaseTurns) -> None:
     """End sessions of parties whose time is over."""
     async with storage.database.read() as session:
         if not await sessions.overdue(session, now_ms()):

@@ -103,9 +103,11 @@ class Arrivals:
 class Demand:
     """What the experiments of a population want of its devices now.
 
-    open_slots: tasks that nobody has. seconds: in which they should be taken. yield_: the share of tasks that bring an
-    update. share: of the devices that ask, those that may take one. next_round_s: when the next round should begin, for
-    a fleet whose tasks are all handed out; 0 when unknown.
+    open_slots: tasks that nobody has.
+    seconds: in which they should be taken.
+    yield_: the share of tasks that bring an update.
+    share: of the devices that ask, those that may take one.
+    next_round_s: when the next round should begin, for a fleet whose tasks are all handed out; 0 when unknown.
     """
 
     open_slots: int = 0
@@ -123,7 +125,8 @@ class Demand:
 def mean_wait(devices: float, everybody: float, demand: Demand | None, settings: Settings) -> float:
     """The mean wait, in seconds, that keeps a population of this size at the rate wanted.
 
-    everybody: the devices of all populations, which share the coordinator. demand: None when no experiment runs.
+    everybody: the devices of all populations, which share the coordinator.
+    demand: None when no experiment runs.
     """
     floor = settings.retry_idle_s if demand is None else settings.retry_floor_s
     bearable = max(floor, everybody / (HALF_LOAD * settings.check_in_rate))

@@ -1,6 +1,7 @@
 """Health, metrics and documentation."""
 
 from pathlib import Path
+from typing import Literal
 
 from fastapi import Request, Response
 from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse
@@ -20,7 +21,7 @@ POLICY = (
 class Health(BaseModel):
     """How the process is."""
 
-    status: str
+    status: Literal["ok", "ready"]
 
 
 @router.get("/healthz", operation_id="getHealth", summary="Whether the process answers")

@@ -10,8 +10,12 @@ from coterie.server.store.sessions import PartyCache
 
 @dataclass(frozen=True, kw_only=True)
 class Presence:
-    """devices, parties: those that signed a request lately. fleet: when devices were last seen; guests: when parties
-    were. pacer: says when devices should come back.
+    """Which devices and parties are here, and when they come back.
+
+    devices, parties: those that signed a request lately.
+    fleet: when devices were last seen.
+    guests: when parties were.
+    pacer: says when devices should come back.
     """
 
     devices: DeviceCache

@@ -33,7 +33,10 @@ ACCEPTED_AT_ONCE = 128
 
 @dataclass(frozen=True)
 class Started:
-    """A coordinator that answers. admin_token: only when this start made it; it is in the file from then on."""
+    """A coordinator that answers.
+
+    admin_token: only when this start made it; it is in the file from then on.
+    """
 
     url: str
     docs: str

@@ -4,15 +4,20 @@ import asyncio
 from dataclasses import dataclass, field
 
 from coterie.server.bell import Bell
-from coterie.server.turns import Turns
+from coterie.server.turns import PhaseTurns
 
 
 @dataclass(frozen=True, kw_only=True)
 class Signals:
-    """bell: rings after every commit. turns: of attempts and of messages. closing: set when the coordinator closes."""
+    """What wakes those who wait.
+
+    bell: rings after every commit.
+    turns: of attempts and of messages.
+    closing: set when the coordinator closes.
+    """
 
     bell: Bell
-    turns: Turns = field(default_factory=Turns)
+    turns: PhaseTurns = field(default_factory=PhaseTurns)
     closing: asyncio.Event = field(default_factory=asyncio.Event)
 
     def hang_up(self) -> None:

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 
 
-class Traffic:
+class BlobTraffic:
     """Counts the bytes of blob downloads for the experiments that use the blob.
 
     Downloads carry no device's name, so a round's ``bytes_down`` is what was sent, after compression, of its

@@ -6,7 +6,7 @@ import asyncio
 from weakref import WeakValueDictionary
 
 
-class Turns:
+class PhaseTurns:
     """Take `next_turn` before looking at an attempt's row, and await it after having looked. A hint: rows decide."""
 
     def __init__(self) -> None:

@@ -9,7 +9,7 @@ from coterie.aggregation.experiment import Experiment
 from coterie.aggregation.horizontal.algorithm import ServerPart
 from coterie.aggregation.promises.claims import claim_of
 from coterie.errors import InternalError
-from coterie.privacy.audit.gaussian import Terms, enough_canaries
+from coterie.privacy.audit.gaussian import CanaryParameters, enough_canaries
 from coterie.privacy.audit.one_run import canaries_for
 from coterie.privacy.audit.whitening import Matrix, expected_strengths, whitening
 from coterie.privacy.secagg.parameters import share_of
@@ -45,9 +45,14 @@ class AuditRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class Audited:
-    """experiment: as it is run, of so many canaries and honest clients. delta, claimed: what it is held against.
-    confidence: of the answer; each: of one judgement. terms, white: what the judgement of marks needs; None where only
-    guesses are judged, and then `because` says why, if noise was asked for.
+    """A simulation with canaries, and how they are judged.
+
+    experiment: as it is run, of so many canaries and honest clients.
+    delta, claimed: what it is held against.
+    confidence: of the answer.
+    each: of one judgement.
+    terms, white: what the judgement of marks needs; None where only guesses are judged, and then `because` says why, if
+        noise was asked for.
     """
 
     experiment: Experiment
@@ -57,7 +62,7 @@ class Audited:
     claimed: float | None
     confidence: float
     each: float
-    terms: Terms | None = None
+    terms: CanaryParameters | None = None
     white: Matrix | None = None
     because: str | None = None
 
@@ -142,7 +147,7 @@ def _by_marks(experiment: Experiment, request: AuditRequest, honest: int, canari
     hidden = float(np.linalg.norm(white.sum(axis=1))) * honest / math.sqrt(length)
     # Two judgements, each of which may be wrong with half of the chance that is left for mistakes.
     each = 1 - (1 - request.confidence) / 2
-    terms = Terms(
+    terms = CanaryParameters(
         delta=delta,
         claimed=claimed,
         halved=2 * strongest / _noise_surplus(shaped),

@@ -182,7 +182,10 @@ def _read(experiment: Experiment, source: DataSource, number: int) -> DataSource
 def _judge(
     terms: Audited, marked: Canaries, scores: Vector, chosen: Mapping[int, set[int]], history: History
 ) -> CanaryAudit:
-    """scores: ``[canaries, releases]``."""
+    """Judge each canary by its scores.
+
+    scores: ``[canaries, releases]``.
+    """
     included = np.array(marked.included)
     committed = [record.round for record in history.committed]
     numbers = range(len(included))

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from coterie.aggregation.experiment import Experiment
 from coterie.aggregation.plan.bundle import Plan
-from coterie.aggregation.progress import Progress, Reason
+from coterie.aggregation.progress import ExperimentProgress, Reason
 from coterie.aggregation.record import RoundRecord
 from coterie.aggregation.server_optimizers import State
 from coterie.client_sdk.device.trainers.base import Tensors
@@ -23,7 +23,7 @@ from coterie.protocol.files import create_durably, make_folder, write_durably
 from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.tensors import decode_tensors, encode_tensors
 from coterie.simulation.claim import Claim
-from coterie.simulation.population import Standing
+from coterie.simulation.population import ParticipationRecord
 from coterie.simulation.versions import damaged, read_named
 
 FILE = "checkpoint.json"
@@ -35,16 +35,20 @@ _NAMES = {"plan": "name, model, loss, optimizer, method, data schema or codecs",
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
-    """progress: with every begun round over. clients: the states of those that keep any. standings: what is known of
-    those that took part. informed: who has the plan. air, before, landed: of buffered rounds, the tasks that are out,
-    the last round, and the updates that it passed on.
+    """What a simulation needs to go on.
+
+    progress: with every begun round over.
+    clients: the states of those that keep any.
+    standings: what is known of those that took part.
+    informed: who has the plan.
+    air, before, landed: of buffered rounds, the tasks that are out, the last round, and the updates that it passed on.
     """
 
-    progress: Progress
+    progress: ExperimentProgress
     records: Sequence[RoundRecord]
     clients: Mapping[int, Tensors]
     server: State
-    standings: Mapping[int, Standing]
+    standings: Mapping[int, ParticipationRecord]
     informed: frozenset[int]
     air: Mapping[str, Any] | None = None
     before: str | None = None
@@ -133,11 +137,11 @@ class CheckpointFolder:
             other = None if value["format"] == _FORMAT else str(value["format"])
             if other is None and self._identity == value["identity"] and self._goes_on(**value["planned"]):
                 return Checkpoint(
-                    progress=from_text(Progress, json.dumps(value["progress"])),
+                    progress=from_text(ExperimentProgress, json.dumps(value["progress"])),
                     records=[RoundRecord.from_dict(record) for record in value["rounds"]],
                     clients={int(number): self._read(digest) for number, digest in value["clients"].items()},
                     server=self._read(value["server"]) if value["server"] else {},
-                    standings={int(n): Standing(**standing) for n, standing in value["standings"].items()},
+                    standings={int(n): ParticipationRecord(**standing) for n, standing in value["standings"].items()},
                     informed=frozenset(int(number) for number in value["informed"]),
                     air=_of_kind(value["air"], dict, None),
                     before=_of_kind(value["before"], str, None),
@@ -221,12 +225,12 @@ def _of_kind(value: Any, *kinds: type | None) -> Any:
     return value
 
 
-def between_rounds(progress: Progress) -> Progress:
+def between_rounds(progress: ExperimentProgress) -> ExperimentProgress:
     """A progress whose next round was begun but not done, as if it were not begun."""
     return progress if progress.finished is not None else replace(progress, started=progress.started - 1)
 
 
-def go_on(progress: Progress, rounds: int) -> Progress:
+def go_on(progress: ExperimentProgress, rounds: int) -> ExperimentProgress:
     """A progress that completed all of its rounds, as if it went on, if there are more now."""
     more = progress.finished is Reason.COMPLETED and progress.started < rounds
     return replace(progress, finished=None) if more else progress

@@ -12,7 +12,7 @@ import numpy as np
 
 from coterie import errors
 from coterie.aggregation.fold.fold import Fold, Spread, State, Work
-from coterie.aggregation.fold.part import Made, Part
+from coterie.aggregation.fold.part import CountedUpdate, LocalUpdate
 from coterie.aggregation.fold.ring import RingPart
 from coterie.aggregation.fold.usable import CountTerms, nothing_usable, usable
 from coterie.aggregation.plan.manifest import Manifest
@@ -20,7 +20,7 @@ from coterie.aggregation.server_optimizers import ServerOptimizer
 from coterie.aggregation.version import version_of
 from coterie.protocol.update import read_update
 from coterie.simulation.engines.engine import HELD
-from coterie.simulation.shares import Begun, WorkShares
+from coterie.simulation.shares import PendingWork, WorkShares
 from coterie.simulation.versions import Versions
 from coterie.simulation.work import Trained
 
@@ -77,11 +77,11 @@ class Collector:
     fold: Fold[Any, Any]
     reading: Reading
     shares: WorkShares
-    _held: list[Any] = field(default_factory=list[Any])
-    _taken: int = 0
+    _unfolded: list[Any] = field(default_factory=list[Any])
+    _since_fold: int = 0
     _refused: list[str] = field(default_factory=list[str])
-    _begun: list[Begun] = field(default_factory=list[Begun])
-    _counted: int = 0
+    _work: list[PendingWork] = field(default_factory=list[PendingWork])
+    _usable: int = 0
 
     def __post_init__(self) -> None:
         self._state = self.fold.init()
@@ -93,15 +93,15 @@ class Collector:
         lag: None for an update of the round's own version. Whether it is usable.
         """
         try:
-            self._held.append(self.reading(trained, lag))
-            self._counted += 1
+            self._unfolded.append(self.reading(trained, lag))
+            self._usable += 1
         except errors.UpdateRefused as error:
             self._refused.append(error.message)
             return False
         finally:
-            self._taken += 1
+            self._since_fold += 1
             # Counted with those that are not usable: an engine counts them too, before it overwrites what it gave.
-            if self._taken == _GROUP:
+            if self._since_fold == _GROUP:
                 self._fold(-(-self.shares.threads // (_SERVED + 1)))
         return True
 
@@ -112,7 +112,7 @@ class Collector:
 
     def result(self, versions: Versions, server: ServerOptimizer, state: State) -> Aggregate:
         """The next version. Raises errors.UpdateRefused as `Fold` and `version_of` do."""
-        if not self._counted:
+        if not self._usable:
             raise nothing_usable(len(self._refused), self._refused)
         self.flush()
         folded = self.fold.result(self._state, state, self._spread(self.shares.threads))
@@ -126,16 +126,16 @@ class Collector:
         )
 
     def _await_folds(self) -> None:
-        begun, self._begun = self._begun, []
+        begun, self._work = self._work, []
         for one in begun:
             one.wait()
 
     def _fold(self, threads: int) -> None:
         """Begin to fold what is held, when what was held before is folded: sums grow in the order of the updates."""
         self._await_folds()
-        held, self._held, self._taken = self._held, [], 0
+        held, self._unfolded, self._since_fold = self._unfolded, [], 0
         if held:
-            begun = self._begun
+            begun = self._work
             self._state = self.fold.add(
                 self._state, held, lambda work, places: begun.append(self.shares.begin(work, places, threads))
             )
@@ -150,11 +150,11 @@ class Collector:
 def in_the_open(manifest: Manifest, terms: CountTerms, base: str) -> Reading:
     """How the answers of clients of that base are read where they come one by one, as arrays or as bytes."""
 
-    def read(trained: Trained, lag: Lag | None) -> Part:
+    def read(trained: Trained, lag: Lag | None) -> CountedUpdate:
         behind, older = (0, base) if lag is None else (lag.versions, lag.base)
         other = None if older == base else older
         if trained.update is None or trained.refused is not None:
-            made = Made(
+            made = LocalUpdate(
                 task=trained.task,
                 weight=trained.weight,
                 steps=trained.steps,

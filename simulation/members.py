@@ -8,7 +8,7 @@ from coterie.aggregation.experiment import Experiment
 from coterie.client_sdk.device.trainers.base import LocalTask, LocalWork, Rows, Trainer
 from coterie.client_sdk.rows.loading import DataSource
 from coterie.errors import ExperimentError
-from coterie.privacy.audit.membership import Membership, membership
+from coterie.privacy.audit.membership import MembershipInference, membership
 from coterie.simulation.engines.naming import PLAN_TRAINER, resolve_trainer
 from coterie.simulation.population import Population
 from coterie.simulation.simulation import Simulation
@@ -24,7 +24,7 @@ def infer_members(
     rows: int = ROWS,
     delta: float = 1e-5,
     trainer: Trainer | str | None = None,
-) -> Membership:
+) -> MembershipInference:
     """Attack the newest version of a simulation by the loss of single rows: members are rows that its clients trained
     on, outsiders are rows that they held out.
 

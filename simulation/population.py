@@ -10,7 +10,7 @@ from typing import Any, cast, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.aggregation.eligibility import Contribution, Holdings, candidate, has_the_data, rested
+from coterie.aggregation.eligibility import ClientHistory, Holdings, candidate, has_the_data, rested
 from coterie.aggregation.selection import Candidate
 from coterie.client_sdk.device.holdout import split
 from coterie.client_sdk.device.trainers.base import Tensors
@@ -121,7 +121,7 @@ class Client:
 
 
 @dataclass(frozen=True)
-class Standing:
+class ParticipationRecord:
     """What is known of a client that took part: its mean loss then, the round, and how often it did."""
 
     loss: float | None
@@ -166,7 +166,7 @@ class Population:
         self._bytes = 0
         self._facts: dict[int, Facts] = {}
         self.states: dict[int, Tensors] = {}
-        self.standings: dict[int, Standing] = {}
+        self.standings: dict[int, ParticipationRecord] = {}
         if isinstance(sources, list | tuple):
             for number, source in enumerate(cast(Sequence[DataSource], sources)):
                 if isinstance(source, Mapping):
@@ -188,7 +188,7 @@ class Population:
         if state:
             self.states[number] = dict(state)
         before = self.standings.get(number)
-        self.standings[number] = Standing(loss, round, 1 + (before.times if before else 0))
+        self.standings[number] = ParticipationRecord(loss, round, 1 + (before.times if before else 0))
 
     def candidates(self, policy: RoundPolicy, round: int, privacy: Privacy | None = None) -> list[Candidate]:
         """The clients that a round may choose from, by the rules of eligibility.
@@ -210,11 +210,11 @@ class Population:
                 found.append(candidate(policy, name_of(number), holdings, past))
         return found
 
-    def _contribution(self, number: int) -> Contribution | None:
+    def _contribution(self, number: int) -> ClientHistory | None:
         standing = self.standings.get(number)
         if standing is None:
             return None
-        return Contribution(last_round=standing.last_round, times=standing.times, loss=standing.loss)
+        return ClientHistory(last_round=standing.last_round, times=standing.times, loss=standing.loss)
 
     def facts(self, number: int) -> "Facts":
         """What a client would say of its rows."""

@@ -15,11 +15,11 @@ from coterie.privacy.secagg.parameters import FEWEST_CLIENTS
 from coterie.privacy.secagg.ring import RingVector, reduced
 from coterie.protocol.metrics import MetricSums
 from coterie.protocol.secagg import SecureTerms
-from coterie.simulation.work import Measured
+from coterie.simulation.work import ClientEvaluation
 
 
 @dataclass
-class RunningSum:
+class RingSum:
     """A sum in the rings of an attempt, and of how many clients it is."""
 
     terms: SecureTerms
@@ -48,9 +48,9 @@ class RingSurvey:
 
     manifest: Manifest
     base: str
-    running: RunningSum
+    running: RingSum
 
-    def add(self, measured: Measured) -> bool:
+    def add(self, measured: ClientEvaluation) -> bool:
         """Take in a client's vector. Whether there is one."""
         if measured.refused is None:
             self.running.add(measured.update)

@@ -17,7 +17,7 @@ from coterie.aggregation.history import History
 from coterie.aggregation.plan.bundle import Plan
 from coterie.aggregation.private.local_noise import local_terms
 from coterie.aggregation.private.secure_aggregation import coordinator_noises
-from coterie.aggregation.progress import Progress, StartRound, after_round, configure, first_round
+from coterie.aggregation.progress import ExperimentProgress, StartRound, after_round, configure, first_round
 from coterie.aggregation.record import RoundRecord
 from coterie.aggregation.server_optimizers import State
 from coterie.client_sdk.device.trainers.base import LocalTask, LocalWork, Tensors, Trainer, TrainOptions
@@ -31,11 +31,11 @@ from coterie.simulation.checkpoint import Checkpoint, between_rounds, go_on
 from coterie.simulation.collect import Collector, Lag
 from coterie.simulation.engines.engine import Engine
 from coterie.simulation.population import Population, name_of
-from coterie.simulation.ring import RingSurvey, RunningSum
+from coterie.simulation.ring import RingSum, RingSurvey
 from coterie.simulation.secrecy import collector, with_terms
 from coterie.simulation.shares import WorkShares
-from coterie.simulation.spending import Spending
-from coterie.simulation.traffic import Traffic
+from coterie.simulation.spending import SimulatedSpending
+from coterie.simulation.traffic import RoundTraffic
 from coterie.simulation.versions import Versions
 from coterie.simulation.virtual_time import Air, Flight
 from coterie.simulation.work import Assignment
@@ -45,7 +45,7 @@ Watch = Callable[[int, Literal["train", "evaluate"], int, int], None]
 
 
 @dataclass
-class Rounds:
+class SimulationState:
     """A simulation under way. The mutable fields are what a checkpoint keeps, and what the open round has so far."""
 
     experiment: Experiment
@@ -55,9 +55,9 @@ class Rounds:
     runner: Engine
     trainer: Trainer
     versions: Versions
-    progress: Progress
+    progress: ExperimentProgress
     rows: Mapping[str, NDArray[Any]] | None
-    spending: Spending
+    spending: SimulatedSpending
     shares: WorkShares
     threads: int = 1
     watch: Watch = lambda round, kind, done, total: None
@@ -72,7 +72,7 @@ class Rounds:
     _collector: Collector | None = None
     _survey_sum: RingSurvey | None = None
     _diverged: int = 0
-    traffic: Traffic = field(default_factory=Traffic)
+    traffic: RoundTraffic = field(default_factory=RoundTraffic)
 
     def run(self, on_round: Callable[[RoundRecord], None]) -> History:
         """The rounds that are left.
@@ -84,7 +84,7 @@ class Rounds:
             return History(tuple(self.records), self.progress.finished.value, self.progress.kept)
         self.progress, action = first_round(self.progress, policy)
         while isinstance(action, StartRound):
-            begun, self.traffic, self._diverged = time.monotonic(), Traffic(), 0
+            begun, self.traffic, self._diverged = time.monotonic(), RoundTraffic(), 0
             ended = self._round(action)
             self.progress, action = after_round(self.progress, ended, policy)
             bases = [flight.base for flight in self.air.flights]
@@ -285,7 +285,7 @@ class Rounds:
         assignment = with_terms(self.experiment, self.plan.manifest, assignment, "evaluate", self.server_state)
         manifest, cap = self.plan.manifest, self.experiment.rounds.weight_cap
         if assignment.secure is not None:
-            running = RunningSum(SecureTerms.model_validate_json(assignment.secure))
+            running = RingSum(SecureTerms.model_validate_json(assignment.secure))
             self._survey_sum = RingSurvey(manifest, assignment.base, running)
         specs = manifest.sections_for("evaluate")
         self.watch(round.number, "evaluate", 0, len(clients))

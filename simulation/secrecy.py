@@ -6,7 +6,7 @@ from typing import Literal
 
 from coterie.aggregation.experiment import Experiment
 from coterie.aggregation.fold.choose import open_fold
-from coterie.aggregation.fold.ring import Opening, ring_fold
+from coterie.aggregation.fold.ring import RingFoldTerms, ring_fold
 from coterie.aggregation.fold.usable import count_terms
 from coterie.aggregation.plan.manifest import Manifest
 from coterie.aggregation.private.central import CentralNoise
@@ -66,7 +66,7 @@ def collector(
     noise = _central_noise(experiment, assignment) if noised else None
     if assignment.secure is not None and secure is not None:
         asked = SecureTerms.model_validate_json(assignment.secure)
-        opening = Opening(
+        opening = RingFoldTerms(
             terms=asked,
             base=assignment.base,
             groups=secure.groups or 1,

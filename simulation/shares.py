@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Begun:
+class PendingWork:
     """Work that threads are at, in parts."""
 
     parts: "Sequence[Future[None]]" = ()
@@ -31,18 +31,18 @@ class WorkShares:
         self.threads = threads
         self.pool = ThreadPoolExecutor(threads, "coterie-simulation") if threads > 1 else None
 
-    def begin(self, work: Callable[[range], None], places: range, threads: int) -> Begun:
+    def begin(self, work: Callable[[range], None], places: range, threads: int) -> PendingWork:
         """Let so many threads, but no more than there are cores, do the work at all places, in shares that lie
         together, after what they have been given before. Without threads, and for a single place, it is done when this
         returns.
         """
         if self.pool is None or len(places) < 2:
             work(places)
-            return Begun()
+            return PendingWork()
         count = min(threads, self.threads, os.cpu_count() or 1, len(places))
         cuts = [len(places) * share // count for share in range(count + 1)]
         shares = (places[low:high] for low, high in zip(cuts, cuts[1:], strict=False))
-        return Begun([self.pool.submit(work, share) for share in shares])
+        return PendingWork([self.pool.submit(work, share) for share in shares])
 
     def close(self) -> None:
         """End the threads, after what they are at. Safe to call twice."""

@@ -20,7 +20,7 @@ from coterie.aggregation.evaluate import predictions
 from coterie.aggregation.experiment import Experiment, ExternalModel
 from coterie.aggregation.history import History
 from coterie.aggregation.plan.bundle import Plan
-from coterie.aggregation.progress import Progress
+from coterie.aggregation.progress import ExperimentProgress
 from coterie.aggregation.record import RoundRecord
 from coterie.aggregation.run_files import write_run
 from coterie.client_sdk.device.trainers.base import Trainer
@@ -37,9 +37,9 @@ from coterie.simulation.engines.engine import Setting, open_engine
 from coterie.simulation.engines.naming import PLAN_TRAINER, resolve_trainer
 from coterie.simulation.population import Population
 from coterie.simulation.progress import shown_by_default
-from coterie.simulation.rounds import Rounds, Watch
+from coterie.simulation.rounds import SimulationState, Watch
 from coterie.simulation.shares import WorkShares
-from coterie.simulation.spending import Spending
+from coterie.simulation.spending import SimulatedSpending
 from coterie.simulation.versions import Versions
 
 Listener = Callable[[Mapping[str, Any]], None]
@@ -245,7 +245,7 @@ def simulate_full(
     with closing(shares), closing(open_engine(setting)) as opened:
         if kept is not None and found is None:
             kept.clear()
-        rounds = Rounds(
+        rounds = SimulationState(
             experiment=experiment,
             plan=compiled.plan,
             frozen=compiled.frozen,
@@ -253,9 +253,11 @@ def simulate_full(
             runner=opened,
             trainer=resolve_trainer(setting.trainer),
             versions=versions,
-            progress=Progress(current=initial),
+            progress=ExperimentProgress(current=initial),
             rows=load_evaluation(experiment.evaluation, experiment.schema),
-            spending=Spending(experiment, compiled.plan.manifest.layout.size, compiled.plan.manifest.training.draws()),
+            spending=SimulatedSpending(
+                experiment, compiled.plan.manifest.layout.size, compiled.plan.manifest.training.draws()
+            ),
             shares=shares,
             watch=watch,
         )

@@ -1,4 +1,4 @@
-"""What a simulated run has spent of privacy so far, as a coordinator's ledger would count it."""
+"""What a simulated run has total_cost of privacy so far, as a coordinator's ledger would count it."""
 
 import math
 from dataclasses import dataclass, field, replace
@@ -7,14 +7,14 @@ from coterie.aggregation.experiment import Experiment
 from coterie.aggregation.private.costs import SMALLEST_DELTA, cost_of
 from coterie.aggregation.record import RoundRecord
 from coterie.aggregation.round import Cause
-from coterie.privacy.dp.accounting import spent
+from coterie.privacy.dp.accounting import total_cost
 from coterie.privacy.dp.events import Event
 from coterie.privacy.dp.rounds import Draws
 from coterie.protocol.privacy import ExampleLevel, UserLevel
 
 
 @dataclass
-class Spending:
+class SimulatedSpending:
     """Counts rounds in their order.
 
     length: of the weights that are noised.
@@ -44,7 +44,7 @@ class Spending:
             )
             self._paid.append(record.round)
         delta = privacy.delta or SMALLEST_DELTA
-        epsilon = spent(self._events, delta).epsilon
+        epsilon = total_cost(self._events, delta).epsilon
         return replace(record, epsilon=epsilon if math.isfinite(epsilon) else None, delta=delta)
 
 

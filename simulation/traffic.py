@@ -8,7 +8,7 @@ from coterie.simulation.work import Trained
 
 
 @dataclass
-class Traffic:
+class RoundTraffic:
     """Bytes that would have crossed the wire in one round: updates up; weights, and a plan to each newcomer, down. And
     the clients whose updates count.
     """

@@ -36,7 +36,7 @@ from coterie.protocol.finite import all_finite
 from coterie.protocol.randomness import derive, stream
 from coterie.protocol.secagg import SecureTerms
 from coterie.protocol.sections import SectionSpec
-from coterie.protocol.update import Encoded, encode_update, of_plan
+from coterie.protocol.update import EncodedUpdate, encode_update, of_plan
 
 PLAIN = "float32"
 DIVERGED = "metric_invalid"
@@ -97,7 +97,7 @@ class Trained:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measured:
+class ClientEvaluation:
     """A client's evaluation: the bytes of its update, which holds sums over its held-out rows, or what goes into a
     secret sum.
 
@@ -200,7 +200,10 @@ class Workplace:
     def _encode_result(
         self, trained: Trained, state: Tensors, assignment: Assignment, finite: frozenset[str]
     ) -> Trained:
-        """What was made, as it crosses the wire; ``refused`` where it cannot. finite: sections that need no look."""
+        """What was made, as it crosses the wire; ``refused`` where it cannot.
+
+        finite: sections that need no look.
+        """
         if assignment.secure is not None:
             return self._encode_in_ring(trained, assignment)
         if self._codec == PLAIN:
@@ -212,7 +215,9 @@ class Workplace:
             return replace(trained, sections={}, **_unusable(error))
         return replace(trained, size=len(update), sections={}, update=update, state={**trained.state, **codec_state})
 
-    def evaluate(self, number: int, rows: Rows, state: Tensors, weights: Tensors, assignment: Assignment) -> Measured:
+    def evaluate(
+        self, number: int, rows: Rows, state: Tensors, weights: Tensors, assignment: Assignment
+    ) -> ClientEvaluation:
         """What a client says of its held-out rows."""
         manifest = self.plan.manifest
         work = LocalWork(
@@ -228,7 +233,7 @@ class Workplace:
             sums = self.trainer.evaluate(work)
         except Exception as error:
             if isinstance(error, InputError) and error.reason == DIVERGED:
-                return Measured(number=number, update=b"", size=0, refused=error.message)
+                return ClientEvaluation(number=number, update=b"", size=0, refused=error.message)
             _name(error, number, assignment)
             raise
         specs, sections = manifest.sections_for("evaluate"), evaluation_sections(manifest, sums)
@@ -237,8 +242,8 @@ class Workplace:
             try:
                 update, size = in_ring(manifest, "evaluate", number, sections, weight, assignment)
             except UpdateRefused as error:
-                return Measured(number=number, update=b"", size=0, refused=error.message)
-            return Measured(number=number, update=update, size=size)
+                return ClientEvaluation(number=number, update=b"", size=0, refused=error.message)
+            return ClientEvaluation(number=number, update=update, size=size)
         update, _ = encode_update(
             task=task_id(assignment.round, number),
             plan=self.plan.id,
@@ -248,7 +253,7 @@ class Workplace:
             specs=specs,
             sections=sections,
         )
-        return Measured(number=number, update=update, size=len(update))
+        return ClientEvaluation(number=number, update=update, size=len(update))
 
     def _loss(self, result: LocalResult) -> float | None:
         """The mean loss of a training; None where it diverged, which whoever looks at the sections refuses."""
@@ -287,7 +292,7 @@ class Workplace:
             return replace(trained, size=size, sections={}, **_unusable(error))
         return replace(trained, size=size)
 
-    def _encode(self, trained: Trained, state: Tensors, assignment: Assignment) -> Encoded:
+    def _encode(self, trained: Trained, state: Tensors, assignment: Assignment) -> EncodedUpdate:
         specs = self.plan.manifest.sections
         return encode_update(
             task=trained.task,

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from coterie import errors
-from coterie.aggregation.analytics.bound import LEAST, Terms
+from coterie.aggregation.analytics.bound import LEAST, QueryNoise
 from coterie.aggregation.analytics.checks import whole
 from coterie.aggregation.analytics.noise import Noised, check_ring, checked, deviation, with_room
 from coterie.aggregation.analytics.query import Query
@@ -75,7 +75,7 @@ def ask(
     def experiment_of(rule: QueryRule, privacy: Noised | None) -> Experiment:
         most = most_rows(rule, elements)
         _check(query, feature, batch_size or 1, most)
-        model = _Asked(rule, feature, len(columns) == 1)
+        model = _QueryModel(rule, feature, len(columns) == 1)
         cap = 1 if rule.clipped else rule.largest
         return Experiment(
             name=name or f"{rule.name} of {query.column}",
@@ -97,7 +97,7 @@ def ask(
         reach = LARGEST_EXACT if secure_aggregation is False else largest_of(clients)
         return experiment_of(replace(query.rule, largest=reach), None)
     what = f"The query {query.rule.name}"
-    terms = Terms(clip=checked(what, privacy).clip, noise=1.0, elements=elements)
+    terms = QueryNoise(clip=checked(what, privacy).clip, noise=1.0, elements=elements)
     # How much noise there is, depends on how the experiment's rounds run, and it knows that itself.
     provisional = query.noised(terms)
     shapes = shapes_of(provisional)
@@ -135,7 +135,7 @@ def foreseen(experiment: Experiment) -> Foreseen:
 
     Raises errors.InternalError for one without noise.
     """
-    bound = experiment.model.rule.bound if isinstance(experiment.model, _Asked) else None
+    bound = experiment.model.rule.bound if isinstance(experiment.model, _QueryModel) else None
     if bound is None:
         raise errors.InternalError("Only a question with privacy has an error to foresee.")
     error = float(bound.deviations()[0])
@@ -185,9 +185,11 @@ ROWS = 256
 
 
 @dataclass(frozen=True, eq=False)
-class _Asked(Module):
-    """⟨θ, φ(row)⟩ for a feature. For the label, which a model does not see, its parameters as they are: the loss puts
-    them together with the label. alone: whether the schema has no other feature.
+class _QueryModel(Module):
+    """⟨θ, φ(row)⟩ for a feature.
+
+    For the label, which a model does not see, its parameters as they are: the loss puts them together with the label.
+    alone: whether the schema has no other feature.
     """
 
     rule: QueryRule

@@ -40,7 +40,7 @@ LEAST = 4.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Terms:
+class QueryNoise:
     """What a query must know to be noised.
 
     clip: in rows; 0 where there is no noise.
@@ -53,21 +53,21 @@ class Terms:
     elements: int = 1
 
     @staticmethod
-    def read(query: str, clip: float, noise: float, elements: float) -> Terms:
+    def read(query: str, clip: float, noise: float, elements: float) -> QueryNoise:
         """Raises errors.ExperimentError (``query_invalid``)."""
-        return Terms(
+        return QueryNoise(
             clip=number(query, "clip", clip, least=0, most=1e9),
             noise=number(query, "noise", noise, least=0, most=1e30),
             elements=whole(query, "elements", elements, least=1, most=MOST_ELEMENTS),
         )
 
     @staticmethod
-    def from_settings(query: str, settings: npt.NDArray[np.float32]) -> Terms:
+    def from_settings(query: str, settings: npt.NDArray[np.float32]) -> QueryNoise:
         """The inverse of `settings`. Raises errors.InputError (``query_mismatch``) for what is none."""
         if settings.shape == (3,) and (settings > 0).all():
             noise, clip, elements = (float(value) for value in settings)
             try:
-                return Terms.read(query, clip, noise, elements)
+                return QueryNoise.read(query, clip, noise, elements)
             except errors.ExperimentError:
                 pass
         raise errors.InputError(
@@ -100,22 +100,22 @@ class Terms:
                 code="query_hopeless",
             )
 
-    def bound(self, weights: Vector) -> Bound | None:
+    def bound(self, weights: Vector) -> QueryBound | None:
         """The bound of sums with these weights ``[size]``, with which what one row adds has a norm of at most 1, and
         the last of which is of no row; None without noise.
         """
-        return Bound(self, weights / math.sqrt(1 + SAID**2)) if self.clip else None
+        return QueryBound(self, weights / math.sqrt(1 + SAID**2)) if self.clip else None
 
 
 @dataclass(frozen=True, eq=False)
-class Bound:
+class QueryBound:
     """See the module's docstring.
 
     weights: ``[size]``, c among them; the last is 0, and its place holds what is said of shortening. A sum whose weight
         is 0 is not sent.
     """
 
-    terms: Terms
+    terms: QueryNoise
     weights: Vector
 
     def sent(self, sums: Array) -> Array:

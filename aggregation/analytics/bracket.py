@@ -26,9 +26,12 @@ WRONG = 0.05
 
 @dataclass(frozen=True)
 class Bracket:
-    """lower, upper: the edges nearest to the quantile of which it is certain that it lies above the one and below the
-    other; None where it is of none. under, over: how far their ranks may be from the quantile's, as shares of all
-    values; of what is not certain, as far as a rank can be.
+    """Where a quantile certainly lies, found from noised counts.
+
+    lower, upper: the edges nearest to the quantile of which it is certain that it lies above the one and below the
+        other; None where it is of none.
+    under, over: how far their ranks may be from the quantile's, as shares of all values; of what is not certain, as far
+        as a rank can be.
     """
 
     lower: int | None
@@ -43,7 +46,12 @@ def sureness(rows: int, bins: int) -> float:
 
 
 def bracket(parts: Vector, level: float, deviation: float, sure: float) -> Bracket:
-    """parts: the noised counts, ``[bins + 2]``. deviation: s. sure: z."""
+    """The bounds of a quantile that noised counts leave.
+
+    parts: the noised counts, ``[bins + 2]``.
+    deviation: s.
+    sure: z.
+    """
     below = np.arange(1, parts.size)
     whole = float(parts.sum())
     excess = np.cumsum(parts)[:-1] - level * whole

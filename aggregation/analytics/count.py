@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from coterie.aggregation.analytics.bound import Shortened, Terms
+from coterie.aggregation.analytics.bound import QueryNoise, Shortened
 from coterie.aggregation.analytics.query import Query
 from coterie.aggregation.analytics.rule import QueryRule, Settings
 from coterie.aggregation.reducers import Vector
@@ -23,8 +23,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Count:
-    """rows: of all clients that were asked; whole without noise. error: its standard error. shortened: the clients of
-    whose rows not all count; None without noise.
+    """How many rows there are.
+
+    rows: of all clients that were asked; whole without noise.
+    error: its standard error.
+    shortened: the clients of whose rows not all count; None without noise.
     """
 
     rows: float
@@ -35,9 +38,9 @@ class Count:
 def count_rule(clip: float = 0, noise: float = 0, elements: float = 1) -> QueryRule:
     """The rule of `count`.
 
-    clip, noise, elements: see `Terms`.
+    clip, noise, elements: see `QueryNoise`.
     """
-    terms = Terms.read("count", clip, noise, elements)
+    terms = QueryNoise.read("count", clip, noise, elements)
     bound = terms.bound(np.array([1.0, 0.0]))
     return QueryRule(
         name="count",

@@ -39,7 +39,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from coterie.aggregation.analytics.bound import Shortened, Terms
+from coterie.aggregation.analytics.bound import QueryNoise, Shortened
 from coterie.aggregation.analytics.bracket import WRONG
 from coterie.aggregation.analytics.checks import number, whole
 from coterie.aggregation.analytics.edges import EDGES, NOWHERE, Edges, below, counts, inside, size
@@ -68,9 +68,12 @@ OF_VALUES = 0.25
 
 @dataclass(frozen=True)
 class HeavyHitters:
-    """values: how many there are in all. threshold: the count that a value must reach in every round. found: value →
-    count, the most frequent first. Numbers are whole without noise. rounds: how many it took.
+    """The values that occur often, and how often. Numbers are whole without noise.
 
+    values: how many values there are in all.
+    threshold: the count that a value must reach in every round.
+    counts: value → count, the most frequent first.
+    rounds: how many it took.
     values_error, error: the standard errors of the number of values and of every count.
     margin: that of a count less the threshold.
     shortened: the clients of whose rows not all count in full; None without noise.
@@ -78,7 +81,7 @@ class HeavyHitters:
 
     values: float
     threshold: float
-    found: dict[int, float]
+    counts: dict[int, float]
     rounds: int
     values_error: float = 0.0
     error: float = 0.0
@@ -109,14 +112,14 @@ def heavy_hitters_rule(
 ) -> QueryRule:
     """The rule of `heavy_hitters`.
 
-    clip, noise, elements: see `Terms`.
+    clip, noise, elements: see `QueryNoise`.
 
     Raises errors.ExperimentError (``query_invalid``).
     """
     length = whole("heavy_hitters", "bits", bits, least=1, most=MOST_BITS)
     stride = min(whole("heavy_hitters", "step", step, least=1, most=MOST_STEP), length)
     share = number("heavy_hitters", "fraction", fraction, least=LEAST_FRACTION, most=1)
-    terms = Terms.read("heavy_hitters", clip, noise, elements)
+    terms = QueryNoise.read("heavy_hitters", clip, noise, elements)
     slots, rounds = int(1 / share + 1e-9), -(-length // stride)
     edges = np.full((slots, (1 << stride) + 1), NOWHERE, np.float32)
     edges[0] = _cut(0, length, stride)
@@ -184,7 +187,7 @@ def heavy_hitters(column: str, *, bits: int, fraction: float, step: int = 4) -> 
     Raises errors.ExperimentError (``query_invalid``).
     """
 
-    def noised(terms: Terms) -> QueryRule:
+    def noised(terms: QueryNoise) -> QueryRule:
         return heavy_hitters_rule(bits, fraction, step, **terms.parameters)
 
     return Query(column, heavy_hitters_rule(bits, fraction, step), noised, _read)
@@ -201,7 +204,7 @@ def _read(rule: QueryRule, total: Vector, settings: Settings) -> HeavyHitters:
     return HeavyHitters(
         values=float(total[0]),
         threshold=max(share * float(total[0]), float(settings[FLOOR][0])),
-        found=dict(zip(values, found.tolist(), strict=True)),
+        counts=dict(zip(values, found.tolist(), strict=True)),
         rounds=rule.rounds,
         values_error=of_values,
         error=of_counts,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from coterie.aggregation.analytics.bound import Shortened, Terms
+from coterie.aggregation.analytics.bound import QueryNoise, Shortened
 from coterie.aggregation.analytics.checks import span, whole
 from coterie.aggregation.analytics.edges import EDGES, below, counts, even, part_weights, parted, parts, size
 from coterie.aggregation.analytics.query import Query
@@ -22,9 +22,13 @@ MOST_BINS = 1 << 14
 
 @dataclass(frozen=True, eq=False)
 class Histogram:
-    """edges: ``[bins + 1]``, rising; counts: ``[bins]``, of values v with edge j ≤ v < edge j + 1, the last bin with
-    its upper end. below, above: values outside all bins. All are whole without noise; with it they may be below 0.
-    error: the standard error of each. shortened: the clients of whose rows not all count; None without noise.
+    """How many values lie in each bin. All are whole without noise; with it they may be below 0.
+
+    edges: ``[bins + 1]``, rising.
+    counts: ``[bins]``, of values v with edge j ≤ v < edge j + 1, the last bin with its upper end.
+    below, above: values outside all bins.
+    error: the standard error of each.
+    shortened: the clients of whose rows not all count; None without noise.
     """
 
     edges: npt.NDArray[np.float32]
@@ -40,12 +44,12 @@ def histogram_rule(
 ) -> QueryRule:
     """The rule of `histogram`.
 
-    clip, noise, elements: see `Terms`.
+    clip, noise, elements: see `QueryNoise`.
 
     Raises errors.ExperimentError (``query_invalid``).
     """
     bounds, number = span("histogram", low, high), whole("histogram", "bins", bins, least=1, most=MOST_BINS)
-    terms = Terms.read("histogram", clip, noise, elements)
+    terms = QueryNoise.read("histogram", clip, noise, elements)
     edges = even(*bounds, number)[np.newaxis]
     weights = part_weights(edges, terms.elements)
     bound = terms.bound(weights)
@@ -65,7 +69,7 @@ def histogram(column: str, *, low: float, high: float, bins: int = 32) -> Query[
     Raises errors.ExperimentError (``query_invalid``).
     """
 
-    def noised(terms: Terms) -> QueryRule:
+    def noised(terms: QueryNoise) -> QueryRule:
         return histogram_rule(low, high, bins, **terms.parameters)
 
     return Query(column, histogram_rule(low, high, bins), noised, _read)

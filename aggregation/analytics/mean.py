@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from coterie.aggregation.analytics.bound import Shortened, Terms, seen
+from coterie.aggregation.analytics.bound import QueryNoise, Shortened, seen
 from coterie.aggregation.analytics.checks import span
 from coterie.aggregation.analytics.query import Query
 from coterie.aggregation.analytics.rule import QueryRule, Settings
@@ -37,9 +37,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Mean:
-    """rows: how many there are; whole without noise. mean, variance: ``[elements]``, in the column's units; the
-    variance divides by rows. rows_error, error, variance_error: their standard errors, of noise, or without any of what
-    sums round (`rounding`). shortened: the clients of whose rows not all count in full; None without noise.
+    """The mean and the variance of a column.
+
+    rows: how many there are; whole without noise.
+    mean, variance: ``[elements]``, in the column's units; the variance divides by rows.
+    rows_error, error, variance_error: their standard errors, of noise, or without any of what sums round (`rounding`).
+    shortened: the clients of whose rows not all count in full; None without noise.
     """
 
     rows: float
@@ -76,10 +79,10 @@ def _ring(clients: int) -> float:
 def mean_rule(low: float, high: float, elements: float = 1, clip: float = 0, noise: float = 0) -> QueryRule:
     """The rule of `mean`.
 
-    clip, noise: see `Terms`.
+    clip, noise: see `QueryNoise`.
     Raises errors.ExperimentError (``query_invalid``).
     """
-    bounds, terms = span("mean", low, high), Terms.read("mean", clip, noise, elements)
+    bounds, terms = span("mean", low, high), QueryNoise.read("mean", clip, noise, elements)
     width = terms.elements
     weights = np.full(2 + 2 * width, 1 / math.sqrt(1 + 1.25 * width))
     weights[-1] = 0
@@ -123,7 +126,7 @@ def mean(column: str, *, low: float, high: float, elements: int = 1) -> Query[Me
     Raises errors.ExperimentError (``query_invalid``).
     """
 
-    def noised(terms: Terms) -> QueryRule:
+    def noised(terms: QueryNoise) -> QueryRule:
         return mean_rule(low, high, **terms.parameters)
 
     def rounded(answer: Mean, clients: int | None) -> Mean:

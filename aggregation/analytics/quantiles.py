@@ -30,7 +30,7 @@ from typing import cast
 import numpy as np
 
 from coterie import errors
-from coterie.aggregation.analytics.bound import Shortened, Terms
+from coterie.aggregation.analytics.bound import QueryNoise, Shortened
 from coterie.aggregation.analytics.bracket import bracket, sureness
 from coterie.aggregation.analytics.checks import number, span, whole
 from coterie.aggregation.analytics.edges import (
@@ -59,10 +59,14 @@ side of it for certain; and how far the end's rank may be from the quantile's.
 
 @dataclass(frozen=True)
 class Quantile:
-    """level: q. value: the middle of [lower, upper), which holds the quantile; ±inf outside the range that was asked
-    about, with that end of the range as the other bound. Where a later round asked other rows, whose quantile lies
-    outside what an earlier one left, the value is the near end of that, and the error infinite. Where noise leaves open
-    whether it lies in the range, the bound there is infinite. rank_error: see the module's docstring.
+    """One quantile.
+
+    level: q.
+    value: the middle of [lower, upper), which holds the quantile; ±inf outside the range that was asked about, with
+        that end of the range as the other bound. Where a later round asked other rows, whose quantile lies outside what
+        an earlier one left, the value is the near end of that, and the error infinite. Where noise leaves open whether
+        it lies in the range, the bound there is infinite.
+    rank_error: see the module's docstring.
     """
 
     level: float
@@ -79,8 +83,12 @@ class Quantile:
 
 @dataclass(frozen=True)
 class Quantiles:
-    """values: how many there are; whole without noise. quantiles: in the order that was asked for. values_error: the
-    standard error of their number. shortened: the clients of whose rows not all count in full; None without noise.
+    """The quantiles that were asked for.
+
+    values: how many there are; whole without noise.
+    quantiles: in the order that was asked for.
+    values_error: the standard error of their number.
+    shortened: the clients of whose rows not all count in full; None without noise.
     """
 
     values: float
@@ -108,7 +116,7 @@ def quantiles_rule(
 ) -> QueryRule:
     """The rule of `quantiles`, whose levels are q0, q1, ….
 
-    clip, noise, elements: see `Terms`.
+    clip, noise, elements: see `QueryNoise`.
 
     Raises errors.ExperimentError (``query_invalid``).
     """
@@ -116,7 +124,7 @@ def quantiles_rule(
     turns = whole("quantiles", "rounds", rounds, least=1, most=MOST_ROUNDS)
     levels = [level for level in (q0, q1, q2, q3, q4, q5, q6, q7) if level is not None]
     asked = [number("quantiles", "a level", level, least=0, most=1) for level in levels]
-    terms = Terms.read("quantiles", clip, noise, elements)
+    terms = QueryNoise.read("quantiles", clip, noise, elements)
     edges = np.repeat(even(*bounds, cuts)[np.newaxis], len(asked), axis=0)
     largest = max(map(abs, bounds))
     weights = part_weights(edges, terms.elements)
@@ -204,7 +212,7 @@ def quantiles(
     # The rule takes a level that is None for one that is not asked for.
     levels = tuple(number("quantiles", "a level", level, least=0, most=1) for level in levels)
 
-    def noised(terms: Terms) -> QueryRule:
+    def noised(terms: QueryNoise) -> QueryRule:
         return quantiles_rule(low, high, bins, rounds, *levels, **terms.parameters)
 
     def read(rule: QueryRule, total: Vector, settings: Settings) -> Quantiles:

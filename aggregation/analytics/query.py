@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie import errors
-from coterie.aggregation.analytics.bound import Terms
+from coterie.aggregation.analytics.bound import QueryNoise
 from coterie.aggregation.analytics.noise import NOISE
 from coterie.aggregation.analytics.rule import HIGH, LOW, SETTINGS, QueryRule, Settings
 from coterie.aggregation.reducers import Vector
@@ -34,7 +34,7 @@ class Query(Generic[Answer]):
 
     column: str
     rule: QueryRule
-    noised: Callable[[Terms], QueryRule]
+    noised: Callable[[QueryNoise], QueryRule]
     read: Callable[[QueryRule, Vector, Settings], Answer]
     rounded: Callable[[Answer, int | None], Answer] = _as_it_is
 
@@ -47,7 +47,7 @@ class Query(Generic[Answer]):
         (``query_unanswered``) where noise hides what everything else is divided by.
         """
         noise = version.get(SETTINGS + NOISE)
-        rule = self.rule if noise is None else self.noised(Terms.from_settings(self.rule.name, noise))
+        rule = self.rule if noise is None else self.noised(QueryNoise.from_settings(self.rule.name, noise))
         wanted = {HIGH, LOW, *(SETTINGS + name for name in rule.settings)}
         if set(version) != wanted or version[HIGH].shape != (rule.size,):
             raise errors.InputError(

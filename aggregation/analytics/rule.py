@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from coterie.aggregation.analytics.bound import Bound
+from coterie.aggregation.analytics.bound import QueryBound
 from coterie.aggregation.analytics.places import places
 from coterie.aggregation.horizontal.algorithm import (
     Aggregates,
@@ -61,7 +61,7 @@ def _unchanged_settings(total: Vector, settings: Settings, round: int) -> Settin
     return settings
 
 
-class Sums(Protocol):
+class QuerySums(Protocol):
     """What server and devices must know of sums, whatever each row adds to them; `QueryRule` says what the fields are.
 
     largest: what a client's sums may reach; a larger one is refused.
@@ -90,7 +90,7 @@ class Sums(Protocol):
     @property
     def clipped(self) -> bool: ...
     @property
-    def bound(self) -> Bound | None: ...
+    def bound(self) -> QueryBound | None: ...
     @property
     def samples(self) -> bool: ...
 
@@ -119,7 +119,7 @@ class QueryRule:
     rounds: int = 1
     whole: bool = True
     elements: int | None = None
-    bound: Bound | None = None
+    bound: QueryBound | None = None
     largest: int = LARGEST_EXACT
     samples: bool = False
 
@@ -142,7 +142,7 @@ def question_of(manifest: Manifest) -> str:
     return manifest.algorithm.name if asks else ""
 
 
-def shapes_of(rule: Sums) -> dict[str, tuple[int, ...]]:
+def shapes_of(rule: QuerySums) -> dict[str, tuple[int, ...]]:
     """Tensors of a version that answers."""
     return {
         HIGH: (rule.size,),
@@ -151,7 +151,7 @@ def shapes_of(rule: Sums) -> dict[str, tuple[int, ...]]:
     }
 
 
-def method(rule: Sums) -> Algorithm:
+def method(rule: QuerySums) -> Algorithm:
     """The sums as an algorithm: devices add up, the server adds up, nothing is trained."""
     section = DELTA if rule.clipped else TALLY
     version = shapes_of(rule)
@@ -274,14 +274,14 @@ def most_rows(rule: QueryRule, elements: int) -> int:
     return exact
 
 
-def _version_vector(rule: Sums, total: Vector, settings: Settings) -> Vector:
+def _version_vector(rule: QuerySums, total: Vector, settings: Settings) -> Vector:
     """A version's numbers in the order of its layout, each one a float32."""
     high = total.astype(np.float32)
     low = (total - high).astype(np.float32)
     return np.concatenate([high, low, *(settings[name].reshape(-1) for name in rule.settings)]).astype(np.float64)
 
 
-def _settings_of(rule: Sums, version: Vector) -> Settings:
+def _settings_of(rule: QuerySums, version: Vector) -> Settings:
     settings: dict[str, npt.NDArray[np.float32]] = {}
     at = 2 * rule.size
     for name, first in rule.settings.items():
@@ -290,7 +290,7 @@ def _settings_of(rule: Sums, version: Vector) -> Settings:
     return settings
 
 
-def _needs(rule: Sums, terms: MethodTerms) -> Rules:
+def _needs(rule: QuerySums, terms: MethodTerms) -> Rules:
     e, training, wanted = terms, terms.training, rule.rounds
     return (
         (

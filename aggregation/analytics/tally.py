@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from coterie.aggregation.analytics.rule import SETTINGS, TALLY, Sums
+from coterie.aggregation.analytics.rule import SETTINGS, TALLY, QuerySums
 from coterie.compute.nn.module import ParameterSpec
 
 if TYPE_CHECKING:
     from coterie.compute.array import Array
 
 
-def parameters(rule: Sums) -> dict[str, ParameterSpec]:
+def parameters(rule: QuerySums) -> dict[str, ParameterSpec]:
     """θ, and what devices are told."""
     settings = {SETTINGS + name: ParameterSpec(value.shape, _zeros) for name, value in rule.settings.items()}
     return {TALLY: ParameterSpec((rule.size,), _zeros), **settings}

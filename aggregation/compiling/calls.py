@@ -140,8 +140,8 @@ class ModelCalls:
         prediction, buffers = researcher.ask(
             what,
             partial(forward, module),
-            researcher.Named("parameter", {**weights, **{name: held[name] for name in held}}),
-            researcher.Named("feature", x) if len(x) > 1 else next(iter(x.values())),
+            researcher.NamedArrays("parameter", {**weights, **{name: held[name] for name in held}}),
+            researcher.NamedArrays("feature", x) if len(x) > 1 else next(iter(x.values())),
             mode,
             takes=f"the schema's features ({taken})",
             hint="Make the schema's shapes and dtypes those of the model's first layer.",

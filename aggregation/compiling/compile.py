@@ -22,7 +22,7 @@ from coterie.aggregation.fitting import check_terms
 from coterie.aggregation.horizontal.algorithm import zeros
 from coterie.aggregation.plan.bundle import Plan
 from coterie.aggregation.plan.check import check_manifest
-from coterie.aggregation.plan.manifest import DELTA, METRIC_RANGE, METRICS, Frozen, Manifest, Named
+from coterie.aggregation.plan.manifest import DELTA, METRIC_RANGE, METRICS, Frozen, Manifest, NamedRule
 from coterie.aggregation.plan.shapes import SHAPES
 from coterie.aggregation.whole_metrics import check_prediction
 from coterie.compute.ir import Graph
@@ -113,7 +113,7 @@ def _compiled(experiment: Experiment) -> CompiledPlan:
         frozen=_frozen(frozen),
         client_state=_tensors(client.client_state(builder.shapes)),
         hyper=builder.hyper,
-        optimizer=Named(builder.optimizer.name, _floats(builder.optimizer.hyper)),
+        optimizer=NamedRule(builder.optimizer.name, _floats(builder.optimizer.hyper)),
         stages=tuple(
             described(rule, graphs[rule.name], files[rule.name], zeroed=builder.zeroed)
             for rule in SHAPES["horizontal"]
@@ -186,8 +186,8 @@ def _manifest(experiment: Experiment, layout: Layout, *, sections: tuple[Section
         metrics=names,
         hyper={},
         training=training_of(experiment),
-        algorithm=Named(experiment.algorithm.name, _floats(experiment.algorithm.parameters)),
-        optimizer=Named("external", {}),
+        algorithm=NamedRule(experiment.algorithm.name, _floats(experiment.algorithm.parameters)),
+        optimizer=NamedRule("external", {}),
         stages=(),
     )
 

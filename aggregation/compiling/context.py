@@ -8,7 +8,7 @@ from coterie.aggregation.horizontal.algorithm import Objective
 from coterie.compute.array import Array
 
 
-class Context(Protocol):
+class ObjectiveContext(Protocol):
     """What a method's objective may read, but for the parameters that it is differentiated by."""
 
     def __call__(

@@ -8,7 +8,7 @@ from typing import get_args
 from coterie import errors
 from coterie.aggregation.compiling import researcher
 from coterie.aggregation.compiling.calls import Arrays, ModelCalls, Outputs, Requested
-from coterie.aggregation.compiling.context import Context
+from coterie.aggregation.compiling.context import ObjectiveContext
 from coterie.aggregation.compiling.describe import ACTIVE, NEXT, NOISE
 from coterie.aggregation.compiling.one_row import OneRow
 from coterie.aggregation.compiling.starting import (
@@ -20,7 +20,7 @@ from coterie.aggregation.compiling.starting import (
     probed_names,
     traced_state,
 )
-from coterie.aggregation.compiling.subset import chosen, names_of, narrowed
+from coterie.aggregation.compiling.subset import names_of, narrowed, uploaded_names
 from coterie.aggregation.compiling.training import training_of
 from coterie.aggregation.compiling.unread import traced
 from coterie.aggregation.experiment import Experiment
@@ -48,9 +48,11 @@ from coterie.protocol.sections import SectionSpec
 class GraphBuilder:
     """What the functions need to know of an experiment.
 
-    shapes: the model's tensors, and those of them that the optimizer moves. buffers: the others, running statistics
-    that the model itself moves while it trains. layout: every tensor of a model version. zeroed: state that starts as
-    zeros, so begin need not make it. constants: shapes of what the method's ``begin`` returns.
+    shapes: the model's tensors, and those of them that the optimizer moves.
+    buffers: the others, running statistics that the model itself moves while it trains.
+    layout: every tensor of a model version.
+    zeroed: state that starts as zeros, so begin need not make it.
+    constants: shapes of what the method's ``begin`` returns.
     """
 
     experiment: Experiment
@@ -91,7 +93,7 @@ class GraphBuilder:
             )
         shapes = Shapes(
             tensors={name: spec.shape for name, spec in specs.items() if spec.role != "frozen"},
-            trained={name: specs[name].shape for name in chosen(experiment, named["shared"])},
+            trained={name: specs[name].shape for name in uploaded_names(experiment, named["shared"])},
         )
         optimizer = packed(client.optimizer(rule))
         state = traced_state(optimizer, shapes.trained)
@@ -212,7 +214,7 @@ class GraphBuilder:
         return outputs | sums
 
     def _gradient(
-        self, inputs: GraphInputs, weights: Arrays, params: Arrays, context: Context
+        self, inputs: GraphInputs, weights: Arrays, params: Arrays, context: ObjectiveContext
     ) -> tuple[Arrays, Arrays, Outputs]:
         """Of the batch: the mean gradient, the buffers after it, and the metric sums."""
         weight, active = inputs[f"batch/{SAMPLE_WEIGHT}"], inputs[ACTIVE]
@@ -230,7 +232,7 @@ class GraphBuilder:
         return gradient, after, sums
 
     def _private_gradient(
-        self, inputs: GraphInputs, weights: Arrays, params: Arrays, context: Context, private: PrivateSteps
+        self, inputs: GraphInputs, weights: Arrays, params: Arrays, context: ObjectiveContext, private: PrivateSteps
     ) -> Arrays:
         """The sum of the rows' clipped gradients with the host's noise, over the expected number of rows: DP-SGD (Abadi
         et al., arXiv:1607.00133). A row whose gradient is not finite counts as one whose gradient is zero.
@@ -258,7 +260,7 @@ class GraphBuilder:
         return noised_mean(total, noise, grid=drawn.grid, count=float(private.expected))
 
     def _objective(
-        self, inputs: GraphInputs, weights: Arrays, trained: Arrays, context: Context, mode: modes.Mode
+        self, inputs: GraphInputs, weights: Arrays, trained: Arrays, context: ObjectiveContext, mode: modes.Mode
     ) -> tuple[Array, Array, Arrays, Array]:
         """Of these rows: losses, predictions, buffers after them, and what the method minimises, ``[B]``."""
 

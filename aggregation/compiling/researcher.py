@@ -15,7 +15,7 @@ from coterie.compute.nn.module import Module, ParameterSpec, Role
 from coterie.compute.source import source_of, user_source
 
 
-class Named(dict[str, Array]):
+class NamedArrays(dict[str, Array]):
     """Arrays by name; a name that is not there is told with those that are."""
 
     def __init__(self, what: str, arrays: Mapping[str, Array]) -> None:

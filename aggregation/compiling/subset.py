@@ -13,7 +13,7 @@ from coterie.protocol.layout import Layout, join_slices
 from coterie.protocol.sections import SectionSpec
 
 
-def chosen(experiment: Experiment, names: Sequence[str]) -> tuple[str, ...]:
+def uploaded_names(experiment: Experiment, names: Sequence[str]) -> tuple[str, ...]:
     """Those of the trainable tensors that ``experiment.uploads`` names, all when it is None.
 
     Raises errors.ExperimentError (``uploads_unknown``) for a name or pattern that none of them fits.

@@ -4,7 +4,7 @@ from typing import Any
 
 from coterie.aggregation.fold.fold import Fold, State
 from coterie.aggregation.fold.noised import noised_fold
-from coterie.aggregation.fold.part import Part
+from coterie.aggregation.fold.part import CountedUpdate
 from coterie.aggregation.fold.singles import singles_fold
 from coterie.aggregation.fold.sums import sums_fold
 from coterie.aggregation.plan.manifest import Manifest
@@ -19,7 +19,7 @@ def open_fold(
     trusted: str | None = None,
     central: CentralNoise | None = None,
     server: State | None = None,
-) -> Fold[Any, Part]:
+) -> Fold[Any, CountedUpdate]:
     """The fold of a round whose updates are seen one by one.
 
     rule: the reducer of all sections that are means, as one vector; sections that are sums are always summed.

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from coterie.aggregation.fold.part import Part, Slices
+from coterie.aggregation.fold.part import CountedUpdate, Slices
 from coterie.aggregation.reducers import Vector
 from coterie.protocol.layout import join_slices
 from coterie.protocol.sections import SectionSpec
@@ -15,14 +15,16 @@ from coterie.protocol.sections import SectionSpec
 
 @dataclass
 class Coverage:
-    """whole: the weight of those that cover everything. parts: by the slices that are covered, in elements of the
-    vector, the weight of those that cover just these.
+    """The weight behind each number of a vector.
+
+    whole: the weight of those that cover everything.
+    parts: by the slices that are covered, in elements of the vector, the weight of those that cover just these.
     """
 
     whole: float = 0.0
     parts: dict[Slices, float] = field(default_factory=dict[Slices, float])
 
-    def take(self, part: Part, specs: Sequence[SectionSpec]) -> None:
+    def take(self, part: CountedUpdate, specs: Sequence[SectionSpec]) -> None:
         """Count an update.
 
         specs: the sections that make up the vector.
@@ -66,7 +68,7 @@ class Coverage:
                 found[inside] = found.get(inside, 0.0) + weight
         return found
 
-    def _count_accumulator(self, part: Part, specs: Sequence[SectionSpec]) -> None:
+    def _count_accumulator(self, part: CountedUpdate, specs: Sequence[SectionSpec]) -> None:
         """An accumulator tells of each section by itself, and need not tell which of its clients are the same."""
         for at, spec in _with_offsets(specs):
             rest = part.weight

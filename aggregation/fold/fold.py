@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie import errors
-from coterie.aggregation.fold.part import Part
+from coterie.aggregation.fold.part import CountedUpdate
 from coterie.aggregation.reducers import Vector
 
 State = Mapping[str, npt.NDArray[Any]]
@@ -93,7 +93,7 @@ class Tally:
     steps: int = 0
     older: dict[str, float] = field(default_factory=dict[str, float])
 
-    def take(self, parts: Sequence[Part]) -> None:
+    def take(self, parts: Sequence[CountedUpdate]) -> None:
         """Count these updates. Raises errors.UpdateRefused (``duplicate_task``), with none of them counted."""
         self._require_new_tasks([part.task for part in parts])
         for part in parts:

@@ -8,21 +8,21 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from coterie.aggregation.fold.fold import Fold, Folded, Spread, State, Tally
-from coterie.aggregation.fold.part import Part
+from coterie.aggregation.fold.part import CountedUpdate
 from coterie.aggregation.plan.manifest import Manifest
 from coterie.aggregation.private.central import CentralNoise, ClippedSum
 from coterie.aggregation.update_sections import join, length_of, means_of, split, sums_of
 
 
 @dataclass(frozen=True)
-class Clipped:
+class ClippedState:
     """The sum of clipped vectors."""
 
     sum: ClippedSum = field(repr=False)
     tally: Tally = field(default_factory=Tally)
 
 
-def noised_fold(manifest: Manifest, noise: CentralNoise, server: State) -> Fold[Clipped, Part]:
+def noised_fold(manifest: Manifest, noise: CentralNoise, server: State) -> Fold[ClippedState, CountedUpdate]:
     """The fold of one round.
 
     server: the server's state, in which an adaptive clipping norm stands.
@@ -33,7 +33,7 @@ def noised_fold(manifest: Manifest, noise: CentralNoise, server: State) -> Fold[
     means = means_of(manifest.sections)
     length = length_of(means)
 
-    def add(state: Clipped, parts: Sequence[Part], spread: Spread) -> Clipped:
+    def add(state: ClippedState, parts: Sequence[CountedUpdate], spread: Spread) -> ClippedState:
         state.tally.take(parts)
         for part in parts:
             if part.silent:
@@ -42,12 +42,12 @@ def noised_fold(manifest: Manifest, noise: CentralNoise, server: State) -> Fold[
                 state.sum.add(join(means, {spec.name: part.values(spec.name) for spec in means}))
         return state
 
-    def merge(left: Clipped, right: Clipped) -> Clipped:
+    def merge(left: ClippedState, right: ClippedState) -> ClippedState:
         left.tally.join(right.tally)
         left.sum.join(right.sum)
         return left
 
-    def result(state: Clipped, server: State, spread: Spread) -> Folded:
+    def result(state: ClippedState, server: State, spread: Spread) -> Folded:
         found = state.sum.noised()
         return Folded(
             sections=split(means, found.mean)
@@ -58,4 +58,4 @@ def noised_fold(manifest: Manifest, noise: CentralNoise, server: State) -> Fold[
             state=found.state,
         )
 
-    return Fold(lambda: Clipped(ClippedSum(length, noise, server)), add, merge, result)
+    return Fold(lambda: ClippedState(ClippedSum(length, noise, server)), add, merge, result)

@@ -16,7 +16,7 @@ Arrays = Mapping[str, npt.NDArray[Any]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Made:
+class LocalUpdate:
     """An update that never was bytes, of which each number has been looked at where it was made.
 
     slices: of sections of which it covers a part only; their arrays hold just that part.
@@ -32,7 +32,7 @@ class Made:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
+class CountedUpdate:
     """An update that counts.
 
     weight: of the client, as capped, or of an accumulator's clients together.

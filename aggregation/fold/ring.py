@@ -44,7 +44,7 @@ class Summed:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Opening:
+class RingFoldTerms:
     """How the sums of a round become a version.
 
     base: the version's digest.
@@ -64,7 +64,7 @@ class Opening:
     fewest: int = 1
 
 
-def ring_fold(manifest: Manifest, opening: Opening) -> Fold[tuple[Summed, ...], RingPart]:
+def ring_fold(manifest: Manifest, opening: RingFoldTerms) -> Fold[tuple[Summed, ...], RingPart]:
     """The fold of one round: a sum for each group.
 
     result leaves groups of too few clients out, and raises errors.UpdateRefused: ``nothing_usable`` where there is no
@@ -100,7 +100,9 @@ def ring_fold(manifest: Manifest, opening: Opening) -> Fold[tuple[Summed, ...], 
     return Fold(init, add, merge, result)
 
 
-def _decode_groups(manifest: Manifest, opening: Opening, sums: Sequence[Summed], server: State, dropped: int) -> Folded:
+def _decode_groups(
+    manifest: Manifest, opening: RingFoldTerms, sums: Sequence[Summed], server: State, dropped: int
+) -> Folded:
     """What the sums of a round's groups say together; of one group without groups."""
     terms, central, specs = opening.terms, opening.central, manifest.sections
     decoded = [

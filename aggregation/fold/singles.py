@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.aggregation.fold.fold import Fold, Folded, Spread, State, Tally
-from coterie.aggregation.fold.part import Part
+from coterie.aggregation.fold.part import CountedUpdate
 from coterie.aggregation.fold.sums import add_sums, no_weight
 from coterie.aggregation.going_on import going_on, judging, to_go_on
 from coterie.aggregation.plan.manifest import METRICS, Manifest
@@ -21,8 +21,12 @@ from coterie.protocol.update import Update
 
 @dataclass(frozen=True)
 class Singles:
-    """rows: the updates in memory. files: (task, update) of those that lie in files. root: the trusted update, which is
-    none of the others. sums: of the sections that are sums.
+    """The updates of a round, one by one.
+
+    rows: the updates in memory.
+    files: (task, update) of those that lie in files.
+    root: the trusted update, which is none of the others.
+    sums: of the sections that are sums.
     """
 
     rows: Accumulator = field(repr=False)
@@ -32,7 +36,7 @@ class Singles:
     tally: Tally = field(default_factory=Tally)
 
 
-def singles_fold(manifest: Manifest, rule: Reducer, trusted: str | None = None) -> Fold[Singles, Part]:
+def singles_fold(manifest: Manifest, rule: Reducer, trusted: str | None = None) -> Fold[Singles, CountedUpdate]:
     """The fold of a rule that needs single updates. They count alike, whatever their weight or lag.
 
     trusted: the task of the update that the rule judges the others by.
@@ -42,7 +46,7 @@ def singles_fold(manifest: Manifest, rule: Reducer, trusted: str | None = None) 
     def init() -> Singles:
         return Singles(rule.init(length_of(means)), np.zeros(length_of(sums)))
 
-    def add(state: Singles, parts: Sequence[Part], spread: Spread) -> Singles:
+    def add(state: Singles, parts: Sequence[CountedUpdate], spread: Spread) -> Singles:
         state.tally.take(parts)
         add_sums(state.sums, parts, sums)
         for part in parts:
@@ -91,10 +95,10 @@ def singles_fold(manifest: Manifest, rule: Reducer, trusted: str | None = None) 
             return chosen.over(UpdateFiles(ordered, means))
         rows = state.rows
         for task, update in state.files:
-            rows = chosen.add(rows, Part(task=task, weight=1.0, update=update).chunks(means), 1.0)
+            rows = chosen.add(rows, CountedUpdate(task=task, weight=1.0, update=update).chunks(means), 1.0)
         return chosen.result(rows)
 
-    def _vector(part: Part) -> npt.NDArray[np.float32]:
+    def _vector(part: CountedUpdate) -> npt.NDArray[np.float32]:
         vector = np.zeros(length_of(means), np.float32)
         for start, values in part.chunks(means):
             vector[start : start + values.size] = values

@@ -9,7 +9,7 @@ import numpy.typing as npt
 from coterie import errors
 from coterie.aggregation.fold.coverage import Coverage
 from coterie.aggregation.fold.fold import Fold, Folded, Spread, State, Tally
-from coterie.aggregation.fold.part import Part
+from coterie.aggregation.fold.part import CountedUpdate
 from coterie.aggregation.plan.manifest import METRICS, Manifest
 from coterie.aggregation.reducers import Accumulator, Reducer, Vector
 from coterie.aggregation.update_sections import length_of, means_of, split, sums_of
@@ -21,7 +21,7 @@ BLOCK = 1 << 15
 
 
 @dataclass(frozen=True)
-class Sums:
+class SumState:
     """What has been added so far.
 
     means: weighted sums of the sections that are means, as one vector.
@@ -35,14 +35,14 @@ class Sums:
     tally: Tally = field(default_factory=Tally)
 
 
-def sums_fold(manifest: Manifest, rule: Reducer) -> Fold[Sums, Part]:
+def sums_fold(manifest: Manifest, rule: Reducer) -> Fold[SumState, CountedUpdate]:
     """The fold of a rule that needs sums."""
     means, sums = means_of(manifest.sections), sums_of(manifest.sections)
 
-    def init() -> Sums:
-        return Sums(rule.init(length_of(means)), np.zeros(length_of(sums)))
+    def init() -> SumState:
+        return SumState(rule.init(length_of(means)), np.zeros(length_of(sums)))
 
-    def add(state: Sums, parts: Sequence[Part], spread: Spread) -> Sums:
+    def add(state: SumState, parts: Sequence[CountedUpdate], spread: Spread) -> SumState:
         state.tally.take(parts)
         for part in parts:
             state.coverage.take(part, means)
@@ -53,15 +53,15 @@ def sums_fold(manifest: Manifest, rule: Reducer) -> Fold[Sums, Part]:
         total = state.means
         for part in parts:
             total = _add_part(rule, total, part, means)
-        return Sums(total, state.sums, state.coverage, state.tally)
+        return SumState(total, state.sums, state.coverage, state.tally)
 
-    def merge(left: Sums, right: Sums) -> Sums:
+    def merge(left: SumState, right: SumState) -> SumState:
         left.tally.join(right.tally)
         left.coverage.join(right.coverage)
         np.add(left.sums, right.sums, out=left.sums)
-        return Sums(rule.merge(left.means, right.means), left.sums, left.coverage, left.tally)
+        return SumState(rule.merge(left.means, right.means), left.sums, left.coverage, left.tally)
 
-    def result(state: Sums, server: State, spread: Spread) -> Folded:
+    def result(state: SumState, server: State, spread: Spread) -> Folded:
         tally = state.tally
         if means and tally.effective <= 0:
             raise no_weight(len(tally.tasks))
@@ -80,7 +80,7 @@ def sums_fold(manifest: Manifest, rule: Reducer) -> Fold[Sums, Part]:
     return Fold(init, add, merge, result)
 
 
-def add_sums(total: Vector, parts: Sequence[Part], specs: Sequence[SectionSpec]) -> None:
+def add_sums(total: Vector, parts: Sequence[CountedUpdate], specs: Sequence[SectionSpec]) -> None:
     """Add the sections that are sums: neither a weight nor a lag changes them."""
     for part in parts:
         for start, values in part.chunks(specs):
@@ -96,7 +96,7 @@ def no_weight(count: int) -> errors.UpdateRefused:
     )
 
 
-def _add_part(rule: Reducer, total: Accumulator, part: Part, specs: Sequence[SectionSpec]) -> Accumulator:
+def _add_part(rule: Reducer, total: Accumulator, part: CountedUpdate, specs: Sequence[SectionSpec]) -> Accumulator:
     """The accumulator after one more update, which may cover a part only, or be a sum itself."""
     weight = part.weight * part.freshness
     if not part.summed:
@@ -109,7 +109,9 @@ def _add_part(rule: Reducer, total: Accumulator, part: Part, specs: Sequence[Sec
     return rule.merge(total, Accumulator(whole, weight, part.clients))
 
 
-def _padded(part: Part, specs: Sequence[SectionSpec], length: int) -> "list[tuple[int, npt.NDArray[np.float64]]]":
+def _padded(
+    part: CountedUpdate, specs: Sequence[SectionSpec], length: int
+) -> "list[tuple[int, npt.NDArray[np.float64]]]":
     """The update's elements, with zeros where it covers nothing: those change no sum, and no length."""
     found: list[tuple[int, npt.NDArray[np.float64]]] = []
     at = 0
@@ -121,7 +123,7 @@ def _padded(part: Part, specs: Sequence[SectionSpec], length: int) -> "list[tupl
     return [*found, (at, np.zeros(length - at))] if at < length else found
 
 
-def _add_blocks(total: Vector, parts: Sequence[Part], specs: Sequence[SectionSpec], spread: Spread) -> None:
+def _add_blocks(total: Vector, parts: Sequence[CountedUpdate], specs: Sequence[SectionSpec], spread: Spread) -> None:
     """Add several updates at once: each is read from memory once, block by block, and a block of all of them is added
     in one product with their weights, a third of the time of adding them one by one. Every number is float64 before it
     is multiplied; how blocks are shared among threads changes no bit.

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from coterie import errors
 from coterie.aggregation.events import NOTHING_USABLE
-from coterie.aggregation.fold.part import Made, Part
+from coterie.aggregation.fold.part import CountedUpdate, LocalUpdate
 from coterie.aggregation.private.central import COUNT_AS_ZEROS
 from coterie.aggregation.reducers import Reducer
 from coterie.aggregation.staleness import freshness
@@ -52,7 +52,7 @@ def count_terms(rule: Reducer, *, weight_cap: int | None, exponent: float = 0.5,
     )
 
 
-def usable(update: Update | Made, terms: CountTerms, *, lag: int = 0, base: str | None = None) -> Part:
+def usable(update: Update | LocalUpdate, terms: CountTerms, *, lag: int = 0, base: str | None = None) -> CountedUpdate:
     """The update as it counts. Each of its numbers is decoded and looked at, once.
 
     lag: how many versions its base lags.
@@ -62,7 +62,11 @@ def usable(update: Update | Made, terms: CountTerms, *, lag: int = 0, base: str 
     of a part, where single whole updates are needed; ``not_finite`` or ``out_of_range``, unless the coordinator's noise
     hides them: to leave a device out for its values would tell of its rows.
     """
-    return _result_part(update, terms, lag, base) if isinstance(update, Made) else _file_part(update, terms, lag, base)
+    return (
+        _result_part(update, terms, lag, base)
+        if isinstance(update, LocalUpdate)
+        else _file_part(update, terms, lag, base)
+    )
 
 
 def counted_weight(header: UpdateHeader, cap: int | None) -> float:
@@ -99,7 +103,7 @@ def nothing_usable(count: int, reasons: Sequence[str]) -> errors.UpdateRefused:
     )
 
 
-def _result_part(made: Made, terms: CountTerms, lag: int, base: str | None) -> Part:
+def _result_part(made: LocalUpdate, terms: CountTerms, lag: int, base: str | None) -> CountedUpdate:
     silent = made.refused is not None
     if made.refused is not None and not terms.hidden:
         raise errors.UpdateRefused(made.refused)
@@ -107,7 +111,7 @@ def _result_part(made: Made, terms: CountTerms, lag: int, base: str | None) -> P
     if not terms.hidden:
         require_weight(weight)
     _require_whole(terms, whole=not made.slices)
-    return Part(
+    return CountedUpdate(
         task=made.task,
         weight=weight,
         freshness=freshness(lag, terms.exponent),
@@ -119,7 +123,7 @@ def _result_part(made: Made, terms: CountTerms, lag: int, base: str | None) -> P
     )
 
 
-def _file_part(update: Update, terms: CountTerms, lag: int, base: str | None) -> Part:
+def _file_part(update: Update, terms: CountTerms, lag: int, base: str | None) -> CountedUpdate:
     header = update.header
     if terms.single is not None and header.kind == "accumulator":
         raise errors.UpdateRefused(
@@ -141,7 +145,7 @@ def _file_part(update: Update, terms: CountTerms, lag: int, base: str | None) ->
     weight = counted_weight(header, terms.weight_cap)
     if not terms.hidden:
         require_weight(weight)
-    return Part(
+    return CountedUpdate(
         task=header.task,
         weight=weight,
         freshness=freshness(lag, terms.exponent),

@@ -39,8 +39,11 @@ Rules: TypeAlias = Sequence[tuple[bool, str]]
 
 @dataclass(frozen=True, kw_only=True)
 class Shapes:
-    """What a method may know of a model. tensors: shapes of all that is federated, in order; trained: of those that
-    the optimizer moves. The others are running statistics, which coterie averages as they are whatever the method.
+    """What a method may know of a model.
+
+    tensors: shapes of all that is federated, in order.
+    trained: of those that the optimizer moves. The others are running statistics, which coterie averages as they are
+        whatever the method.
     """
 
     tensors: Mapping[str, Shape]
@@ -49,8 +52,11 @@ class Shapes:
 
 @dataclass(frozen=True, kw_only=True)
 class Probe:
-    """What there is in the pass over the training rows before training. version: the round's model version.
-    loss(params): the loss of each example of the batch, ``[B]``, without dropout. label: of each row, ``[B]``.
+    """What there is in the pass over the training rows before training.
+
+    version: the round's model version.
+    loss(params): the loss of each example of the batch, ``[B]``, without dropout.
+    label: of each row, ``[B]``.
     """
 
     version: Arrays
@@ -73,11 +79,16 @@ class Begin:
 
 @dataclass(frozen=True, kw_only=True)
 class Objective:
-    """What there is while the loss of a batch is formed. params: the weights, of which the gradient is taken.
+    """What there is while the loss of a batch is formed.
+
+    params: the weights, of which the gradient is taken.
     represent(params): what the model makes of the batch before its last layer, ``[B, …]``, without dropout.
-    constants: what ``begin`` returned. prediction: of the weights that are trained, ``[B, …]``; label: of each row,
-    ``[B]``; weight: 1 for a row and 0 for padding, ``[B]``. predict(params): what the model says at other weights,
-    without dropout. loss(prediction): the experiment's loss of another prediction, ``[B]``.
+    constants: what ``begin`` returned.
+    prediction: of the weights that are trained, ``[B, …]``.
+    label: of each row, ``[B]``.
+    weight: 1 for a row and 0 for padding, ``[B]``.
+    predict(params): what the model says at other weights, without dropout.
+    loss(prediction): the experiment's loss of another prediction, ``[B]``.
     """
 
     params: Arrays
@@ -94,9 +105,11 @@ class Objective:
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """What there is within a step. constants: what ``begin`` returned. gradient_at(params): the gradient of the same
-    batch at other weights, with the same dropout; under `ExampleLevel` privacy there is none, since it would leave
-    without clip and noise.
+    """What there is within a step.
+
+    constants: what ``begin`` returned.
+    gradient_at(params): the gradient of the same batch at other weights, with the same dropout; under `ExampleLevel`
+        privacy there is none, since it would leave without clip and noise.
     """
 
     params: Arrays
@@ -108,8 +121,12 @@ class Step:
 
 @dataclass(frozen=True, kw_only=True)
 class Finish:
-    """What there is after the last step. end: the model's tensors; trained: those that the optimizer moves;
-    optimizer: its state; steps, weight: ``[1]``, how many steps ran and how many examples count.
+    """What there is after the last step.
+
+    end: the model's tensors.
+    trained: those that the optimizer moves.
+    optimizer: its state.
+    steps, weight: ``[1]``, how many steps ran and how many examples count.
     """
 
     base: Arrays
@@ -126,9 +143,12 @@ class Finish:
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """What there is when a model is measured on rows. version: the one that is measured; probe: the sums over those
-    rows; client_state: what this client has committed, zeros before. Where a method reads that, each client measures a
-    model of its own, and the coordinator, which has no such state, measures none.
+    """What there is when a model is measured on rows.
+
+    version: the one that is measured.
+    probe: the sums over those rows.
+    client_state: what this client has committed, zeros before. Where a method reads that, each client measures a model
+        of its own, and the coordinator, which has no such state, measures none.
     """
 
     version: Arrays
@@ -138,7 +158,10 @@ class Evaluation:
 
 @dataclass(frozen=True, kw_only=True)
 class Deployment:
-    """What there is when a model is exported. client_state: as in `Evaluation`."""
+    """What there is when a model is exported.
+
+    client_state: as in `Evaluation`.
+    """
 
     version: Arrays
     client_state: Arrays
@@ -146,7 +169,9 @@ class Deployment:
 
 @dataclass(frozen=True, kw_only=True)
 class Finished:
-    """sections: for each section a flat vector, or tensors by name that are laid out as the layout orders them.
+    """What a client sends and keeps after its last step.
+
+    sections: for each section a flat vector, or tensors by name that are laid out as the layout orders them.
     client_state: the new value of every tensor of the client state.
     """
 
@@ -223,21 +248,25 @@ def delta_only(context: Finish) -> Finished:
 class ClientPart:
     """What a method does on a device. Every field has FedAvg's meaning when it is left out.
 
-    hyper: defaults of the scalars that the method adds. client_state: shapes by name of what stays on a device between
-    rounds (float32, zeros at first).
+    hyper: defaults of the scalars that the method adds.
+    client_state: shapes by name of what stays on a device between rounds (float32, zeros at first).
     version: shapes by name of what a model version holds: the model's own tensors, and whatever the server tells the
-    clients beside them; or several models under other names. initial: the first version, drawn from ``draw(j)``: the
-    model's first weights for the j-th seed (0: the experiment's); what it leaves out is zeros.
+        clients beside them; or several models under other names.
+    initial: the first version, drawn from ``draw(j)``: the model's first weights for the j-th seed (0: the
+        experiment's); what it leaves out is zeros.
     probe: by name a value per example, ``[B]``, at the round's version; their sums over the device's rows are known to
-    ``begin`` and ``finish``.
-    begin: tensors held constant during training. start: the model's tensors that training starts from.
+        ``begin`` and ``finish``.
+    begin: tensors held constant during training.
+    start: the model's tensors that training starts from.
     objective: the losses ``[B]`` that are minimised instead of the data's; the metric ``loss`` stays the data's.
-    gradient: what the optimizer gets instead of the gradient. optimizer: what takes the place of the experiment's.
+    gradient: what the optimizer gets instead of the gradient.
+    optimizer: what takes the place of the experiment's.
     sections, finish: what leaves the device, and the new client state; the section ``metrics`` is always added, and the
-    part of running statistics in the section ``delta`` is always their change.
-    evaluated: the model that is measured. deployed: the models that the exported graph holds; with more than one it
-    returns their outputs stacked, ``[models, …]``. Both may read client state. statistics: whether models with running
-    statistics can be trained.
+        part of running statistics in the section ``delta`` is always their change.
+    evaluated: the model that is measured.
+    deployed: the models that the exported graph holds; with more than one it returns their outputs stacked, ``[models,
+        …]``. Both may read client state.
+    statistics: whether models with running statistics can be trained.
     """
 
     hyper: Mapping[str, float] = field(default_factory=dict[str, float])
@@ -259,13 +288,17 @@ class ClientPart:
 
 @dataclass(frozen=True, kw_only=True)
 class Aggregates:
-    """What the clients of a round sent together. sections: the aggregate of each, float64; one over the layout is
-    placed in a vector of the layout's size, zero where nothing covers it. clients: how many; weight: the sum of their
-    weights.
+    """What the clients of a round sent together.
 
-    In buffered rounds updates lag (`coterie.aggregation.staleness`). freshness: the weighted mean of what their weights
-    were multiplied by, 1 when none lags. drift: the weighted mean of base − version over the updates, where base is
-    what each was trained on; None when none lags, or the method does not read it.
+    sections: the aggregate of each, float64; one over the layout is placed in a vector of the layout's size, zero where
+        nothing covers it.
+    clients: how many.
+    weight: the sum of their weights.
+    freshness: the weighted mean of what their weights were multiplied by, 1 when none lags.
+    drift: the weighted mean of base − version over the updates, where base is what each was trained on; None when none
+        lags, or the method does not read it.
+
+    In buffered rounds updates lag (`coterie.aggregation.staleness`).
     """
 
     sections: Mapping[str, Vector]
@@ -289,10 +322,13 @@ def _delta_step(aggregates: Aggregates, state: State, optimize: Optimize) -> tup
 
 @dataclass(frozen=True, kw_only=True)
 class ServerPart:
-    """init(layout): the method's own state on the server. apply(aggregates, state, optimize) is (step, new state),
-    and the version becomes ``version + step``; ``optimize`` may be called once. Running statistics move by their mean
-    change, whatever the step says. reads: the sections that ``apply`` reads. reads_drift: whether it reads
-    `Aggregates.drift`.
+    """The server's part of a method: how the aggregates of a round become a step.
+
+    init(layout): the method's own state on the server. apply(aggregates, state, optimize) is (step, new state), and the
+        version becomes ``version + step``; ``optimize`` may be called once. Running statistics move by their mean
+        change, whatever the step says.
+    reads: the sections that ``apply`` reads.
+    reads_drift: whether it reads `Aggregates.drift`.
     """
 
     init: Callable[[Layout], State] = _no_state
@@ -330,8 +366,9 @@ def _no_rules(terms: MethodTerms) -> Rules:
 
 @dataclass(frozen=True, kw_only=True)
 class Algorithm:
-    """A method by its name and numbers, with its two parts. needs(terms): what it requires of the rest of an
-    experiment, and what is said when that does not hold.
+    """A method by its name and numbers, with its two parts.
+
+    needs(terms): what it requires of the rest of an experiment, and what is said when that does not hold.
     """
 
     name: str

@@ -62,7 +62,7 @@ def _loss(number: int) -> Callable[[Probe], Array]:
     return lambda probe: probe.loss(_model(probe.version, number))
 
 
-def _chosen(probe: Arrays, count: int) -> list[Array]:
+def _indicate_least(probe: Arrays, count: int) -> list[Array]:
     """For each model ``[1]``: 1 for the first with the least loss, else 0."""
     from coterie.compute import numpy as xp
 
@@ -82,7 +82,7 @@ def _select(version: Arrays, probe: Arrays, count: int) -> dict[str, Array]:
     """The chosen model's tensors."""
     from coterie.compute import numpy as xp
 
-    models, chosen = [_model(version, number) for number in range(count)], _chosen(probe, count)
+    models, chosen = [_model(version, number) for number in range(count)], _indicate_least(probe, count)
     taken = models[0]
     for model, one in zip(models[1:], chosen[1:], strict=True):
         taken = {name: xp.where(one > 0.5, model[name], value) for name, value in taken.items()}
@@ -116,7 +116,7 @@ def IFCA(clusters: int) -> Algorithm:
     def finish(context: Finish) -> Finished:
         from coterie.compute import numpy as xp
 
-        chosen = _chosen(context.probe, count)
+        chosen = _indicate_least(context.probe, count)
         change = {
             f"{number}/{name}": one * (value - context.base[f"{number}/{name}"])
             for number, one in enumerate(chosen)

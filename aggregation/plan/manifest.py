@@ -65,7 +65,7 @@ class Training:
 
 
 @dataclass(frozen=True)
-class Named:
+class NamedRule:
     """A rule of coterie by its name and numbers; the server rebuilds its own part of a method from this."""
 
     name: Text
@@ -110,8 +110,8 @@ class Manifest:
     metrics: Texts = (EXAMPLES, "loss")
     hyper: Numbers
     training: Training
-    algorithm: Named
-    optimizer: Named
+    algorithm: NamedRule
+    optimizer: NamedRule
     stages: Listed[Stage]
 
     @cached_property

@@ -9,7 +9,11 @@ from coterie.protocol.features import CLIENT_STATE, EVALUATE, EXAMPLE_LEVEL, FRO
 
 @dataclass(frozen=True)
 class Needs:
-    """trainer: which kind of trainer. features: of `coterie.protocol.features`, for every task of the plan."""
+    """What a client must have to run a plan.
+
+    trainer: which kind of trainer.
+    features: of `coterie.protocol.features`, for every task of the plan.
+    """
 
     trainer: Trainer
     features: frozenset[str]

@@ -44,9 +44,12 @@ class StepNoise:
 
 @dataclass(frozen=True, kw_only=True)
 class PrivateSteps:
-    """clip: the norm of one row's gradient. noise_multiplier: deviation of the noise on the sum of a batch over clip.
-    expected: the number that the noised sum is divided by, and what a batch has on average at most. rows: of a device,
-    as the experiment takes them to be.
+    """How the steps of a plan are clipped and noised, row by row.
+
+    clip: the norm of one row's gradient.
+    noise_multiplier: deviation of the noise on the sum of a batch over clip.
+    expected: the number that the noised sum is divided by, and what a batch has on average at most.
+    rows: of a device, as the experiment takes them to be.
     """
 
     clip: _Scale

@@ -44,9 +44,11 @@ ROWS = 16
 
 @dataclass(frozen=True)
 class Calibration:
-    """model: an ONNX file for inference, as `coterie export` and a run's ``download`` write it. schema: of the rows;
-    the model's inputs are its features, ``batch/<name>`` or ``<name>``, in their raw units; of one feature the only
-    input.
+    """The question for the ranges of a model's activations.
+
+    model: an ONNX file for inference, as `coterie export` and a run's ``download`` write it.
+    schema: of the rows; the model's inputs are its features, ``batch/<name>`` or ``<name>``, in their raw units; of one
+        feature the only input.
     """
 
     model: bytes
@@ -73,7 +75,7 @@ class Calibration:
         batch, rule = self._batch_size, self._rule(largest_of(clients))
         return Experiment(
             name=name,
-            model=_Counted(self._activation_model, self.tensors, self._features, rule),
+            model=_ActivationCounts(self._activation_model, self.tensors, self._features, rule),
             schema=self._raw_schema,
             loss=linear,
             optimizer=sgd(1.0),
@@ -180,7 +182,7 @@ class Calibration:
 
 
 @dataclass(frozen=True, eq=False)
-class _Given:
+class _StoredWeight:
     """An initialiser: a weight of the file."""
 
     value: npt.NDArray[np.float32]
@@ -190,8 +192,11 @@ class _Given:
 
 
 @dataclass(frozen=True, eq=False)
-class _Counted(Module):
-    """⟨θ, counts of a row's activations⟩. features: input → feature."""
+class _ActivationCounts(Module):
+    """⟨θ, counts of a row's activations⟩.
+
+    features: input → feature.
+    """
 
     model: ImportedModel
     tensors: tuple[str, ...]
@@ -201,7 +206,7 @@ class _Counted(Module):
     def specs(self) -> dict[str, ParameterSpec]:
         """θ, what devices are told, and the model's weights, which stay as they are."""
         weights = {
-            f"model/{name}": ParameterSpec(value.shape, _Given(value), "frozen")
+            f"model/{name}": ParameterSpec(value.shape, _StoredWeight(value), "frozen")
             for name, value in self.model.frozen.items()
         }
         return {**parameters(self.rule), **weights}

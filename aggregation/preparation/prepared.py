@@ -64,7 +64,10 @@ class FoundCategory:
 
 @dataclass(frozen=True)
 class Prepared:
-    """schema: a finer reading of the draft's declared columns. rows: how many answered, about where sums were noised.
+    """The answer of a survey.
+
+    schema: a finer reading of the draft's declared columns.
+    rows: how many answered, about where sums were noised.
     noise: its deviation on every sum, 0 where there is none.
     """
 

@@ -85,7 +85,12 @@ class SurveyRule:
 
 @dataclass(frozen=True, eq=False)
 class Sheet:
-    """rows: how many; numbers: ``[numbers, bins]``; texts: ``[texts, most, COLUMNS]``."""
+    """The sums of a survey's round.
+
+    rows: how many.
+    numbers: ``[numbers, bins]``.
+    texts: ``[texts, most, COLUMNS]``.
+    """
 
     rows: float
     numbers: Vector = field(repr=False)
@@ -201,7 +206,8 @@ def _stage(round: int, rounds: int) -> npt.NDArray[np.float32]:
 def _next_slots(slots: Slots, sums: Vector, digit: int, least: float) -> Slots:
     """The slots after a round that asked for the digit: the most frequent prefixes with it, and of equals the first.
 
-    slots: ``[most, 3]``; sums: ``[most, COLUMNS]``. After the last digit they stay.
+    slots: ``[most, 3]``.
+    sums: ``[most, COLUMNS]``. After the last digit they stay.
     """
     if digit >= DIGITS:
         return slots

@@ -35,7 +35,10 @@ MOST_SEED = (1 << 63) - 1
 
 @dataclass(frozen=True, kw_only=True)
 class _Terms:
-    """largest, noise, clipped: of `survey_rule`."""
+    """What a survey's rule is made with.
+
+    largest, noise, clipped: of `survey_rule`.
+    """
 
     largest: int = LARGEST_EXACT
     noise: float = 0.0
@@ -44,11 +47,14 @@ class _Terms:
 
 @dataclass(frozen=True)
 class Survey:
-    """draft: what is known. share: of all rows, that a text must make up to be found; fewest: how many rows it must
-    have besides, so that what stands in a few rows is not spelled out; most: how many texts of a column can be found.
-    tail: the share of values at either end of a number that its statistics cut to the end of its range. seed: of the
-    hash of texts; choose another where two texts had one hash.
+    """The question for what a draft leaves open.
 
+    draft: what is known.
+    share: of all rows, that a text must make up to be found.
+    fewest: how many rows it must have besides, so that what stands in a few rows is not spelled out.
+    most: how many texts of a column can be found.
+    tail: the share of values at either end of a number that its statistics cut to the end of its range.
+    seed: of the hash of texts; choose another where two texts had one hash.
     Raises errors.ExperimentError (``query_invalid``) for numbers that are not possible.
     """
 

@@ -26,8 +26,11 @@ NOT_FINITE = frozenset(("metric_invalid", "not_finite"))
 
 @dataclass(frozen=True, kw_only=True)
 class Contribution:
-    """sections: one vector for each of the plan's. state: the client state to keep if they count. usable: whether they
-    are what was trained, and no zeros in its place; for the client alone.
+    """What a client sends under a promise of privacy.
+
+    sections: one vector for each of the plan's.
+    state: the client state to keep if they count.
+    usable: whether they are what was trained, and no zeros in its place; for the client alone.
     """
 
     sections: dict[str, npt.NDArray[Any]] = field(repr=False)

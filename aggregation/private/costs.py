@@ -4,7 +4,7 @@ from collections.abc import Collection
 
 from coterie.aggregation.private.shared_noise import measured
 from coterie.privacy.dp.events import Event
-from coterie.privacy.dp.rounds import Draws, Measured, round_cost
+from coterie.privacy.dp.rounds import Draws, RoundCost, round_cost
 from coterie.protocol.mechanisms import DISTRIBUTED
 from coterie.protocol.privacy import Privacy, UserLevel
 from coterie.protocol.rounds import RoundPolicy
@@ -16,7 +16,7 @@ SMALLEST_DELTA = 1e-12
 
 def really_measured(
     privacy: Privacy, secure: SecureAggregation | None, policy: RoundPolicy, *, length: int, round: int = 1
-) -> Measured | None:
+) -> RoundCost | None:
     """What noise that devices make together really costs in a round; None where the noise is made at one place.
 
     length: of the weights that are noised.

@@ -2,7 +2,7 @@
 
 from coterie.aggregation.reducers.aggregate import aggregate
 from coterie.aggregation.reducers.reducer import Accumulator, Chunks, Needs, Reducer, Vector
-from coterie.aggregation.reducers.source import InMemory, Source
+from coterie.aggregation.reducers.source import InMemory, UpdateSource
 from coterie.aggregation.reducers.text import RULES, STEPS, reducer
 
 __all__ = [
@@ -13,7 +13,7 @@ __all__ = [
     "InMemory",
     "Needs",
     "Reducer",
-    "Source",
+    "UpdateSource",
     "Vector",
     "aggregate",
     "reducer",

@@ -15,7 +15,10 @@ from coterie.aggregation.reducers.source import Matrix
 
 
 def bulyan(f: int) -> ByCoordinate:
-    """f: how many attackers are allowed for; 4f + 3 ≤ n."""
+    """The mean around the median of updates that Krum chooses.
+
+    f: how many attackers are allowed for; 4f + 3 ≤ n.
+    """
 
     def choose(products: Matrix) -> npt.NDArray[np.intp]:
         left = np.arange(products.shape[0], dtype=np.intp)

@@ -22,7 +22,10 @@ MOST_ATTACKERS = 250
 
 
 def caf(f: int) -> Combination:
-    """f: how many attackers are allowed for; 2f < n, f at most 250."""
+    """The mean after updates far out along the direction of most variance are weighed down.
+
+    f: how many attackers are allowed for; 2f < n, f at most 250.
+    """
 
     def weights(products: Matrix) -> Vector:
         count = products.shape[0]

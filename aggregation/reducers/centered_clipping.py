@@ -13,8 +13,12 @@ from coterie.aggregation.reducers.source import Matrix
 
 
 def centered_clipping(tau: float = 100.0, iterations: int = 1) -> Combination:
-    """tau: the longest difference that counts in full; iterations: how often. Alone it is weak (a known attack lets
-    every clipped difference point the same way); put nnm before it.
+    """The aggregate of the round before, moved by the mean of the updates' clipped differences from it.
+
+    tau: the longest difference that counts in full.
+    iterations: how often.
+
+    Alone it is weak (a known attack lets every clipped difference point the same way); put nnm before it.
     """
 
     def weights(products: Matrix) -> Vector:

@@ -13,7 +13,12 @@ from coterie.aggregation.reducers.source import Matrix
 
 
 def geometric_median(nu: float = 1e-6, iterations: int = 100) -> Combination:
-    """nu: distances below it count as it; iterations: steps from zero. Breaks down only when half the updates lie.
+    """The point with the smallest sum of distances to the updates.
+
+    nu: distances below it count as it.
+    iterations: steps from zero.
+
+    Breaks down only when half the updates lie.
 
     Many steps, which cost next to nothing on inner products: f updates of zero let go of z by a factor of only
     (n − f) / f a step, from nu on.

@@ -22,7 +22,10 @@ ROUNDING = 1e-9
 
 
 def mda(f: int) -> Combination:
-    """f: how many attackers are allowed for; 2f < n, f at most 16."""
+    """The mean of the n − f updates that lie closest together.
+
+    f: how many attackers are allowed for; 2f < n, f at most 16.
+    """
 
     def weights(products: Matrix) -> Vector:
         count, apart = products.shape[0], distances(products)

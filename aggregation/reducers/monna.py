@@ -13,8 +13,11 @@ from coterie.aggregation.reducers.source import Matrix, distances
 
 
 def monna(f: int) -> Combination:
-    """f: how many attackers are allowed for; 2f < n, with the trusted update counted. Needs the trusted update as
-    ``aggregate(..., reference=...)``; it is averaged too.
+    """The mean of the trusted update and of those nearest to it.
+
+    f: how many attackers are allowed for; 2f < n, with the trusted update counted.
+
+    Needs the trusted update as ``aggregate(..., reference=...)``; it is averaged too.
     """
 
     def weights(products: Matrix) -> Vector:

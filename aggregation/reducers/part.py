@@ -26,7 +26,7 @@ Draw = Callable[[], np.random.Generator]
 
 
 @dataclass(frozen=True)
-class Step:
+class MixingStep:
     """Mixes updates before a rule sees them: ``mix(G, draw)`` is A; only steps that draw call draw.
 
     fewest: the least number of updates it takes, and because of what.

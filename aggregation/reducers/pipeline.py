@@ -7,13 +7,13 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie import errors
-from coterie.aggregation.reducers.part import ByCoordinate, Combination, Step, UpdateRule
+from coterie.aggregation.reducers.part import ByCoordinate, Combination, MixingStep, UpdateRule
 from coterie.aggregation.reducers.reducer import Reference, Vector
 from coterie.aggregation.reducers.source import (
     Beside,
     Block,
     Matrix,
-    Source,
+    UpdateSource,
     check_finite,
     combine,
     generator,
@@ -36,7 +36,7 @@ class Pipeline:
     """
 
     name: str
-    steps: tuple[Step, ...]
+    steps: tuple[MixingStep, ...]
     rule: UpdateRule
     vector: Block | None = None
 
@@ -75,7 +75,7 @@ class Pipeline:
         """Why it takes no more."""
         return "" if isinstance(self.rule, ByCoordinate) else self.rule.beyond
 
-    def run(self, source: Source) -> Vector:
+    def run(self, source: UpdateSource) -> Vector:
         """The aggregate, float64.
 
         Raises errors.UpdateRefused: ``too_few_updates`` (such as 2f ≥ n), ``too_many_updates``, ``not_finite``, or what
@@ -111,7 +111,7 @@ class Pipeline:
             total[start : start + lanes.shape[0]] = self.rule.reduce(lanes)
         return total
 
-    def _combined_steps(self, source: Source) -> tuple[Matrix | None, Matrix | None]:
+    def _combined_steps(self, source: UpdateSource) -> tuple[Matrix | None, Matrix | None]:
         """The steps as one matrix, and the Gram matrix after them; None where neither is needed."""
         if not self.measures:
             return None, None
@@ -190,7 +190,7 @@ def _require_products(products: Matrix | None) -> Matrix:
 
 
 def _sorted_blocks(
-    source: Source, mixed: Matrix | None, chosen: npt.NDArray[np.intp] | None
+    source: UpdateSource, mixed: Matrix | None, chosen: npt.NDArray[np.intp] | None
 ) -> Iterator[tuple[int, npt.NDArray[np.float32]]]:
     """The values of the chosen updates at each coordinate, mixed and sorted: lanes that lie in cache sort in a third of
     the time of columns.

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie import errors
-from coterie.aggregation.reducers.source import Source
+from coterie.aggregation.reducers.source import UpdateSource
 from coterie.aggregation.reducers.vector import Vector
 
 Needs = Literal["sums", "updates"]
@@ -61,7 +61,7 @@ class Reducer:
     result: Callable[[Accumulator], Vector]
     needs: Needs = "sums"
     fewest: int = 1
-    over: Callable[[Source], Vector] | None = None
+    over: Callable[[UpdateSource], Vector] | None = None
     reference: Reference | None = None
     beside: "Callable[[npt.NDArray[np.float32]], Reducer] | None" = None
     measures: bool = False

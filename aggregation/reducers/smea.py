@@ -28,7 +28,10 @@ ROUNDING = 1e-9
 
 
 def smea(f: int) -> Combination:
-    """f: how many attackers are allowed for; 2f < n, f at most 10, and n as small as the number of sets demands."""
+    """The mean of the n − f updates whose covariance has the smallest first eigenvalue.
+
+    f: how many attackers are allowed for; 2f < n, f at most 10, and n as small as the number of sets demands.
+    """
 
     def weights(products: Matrix) -> Vector:
         count = products.shape[0]

@@ -30,7 +30,7 @@ NEAR = 1e-2
 FAINT = 1e-24
 
 
-class Source(Protocol):
+class UpdateSource(Protocol):
     """n updates of one length.
 
     blocks: (first coordinate, ``[n, width]``) over all coordinates, as often as asked.
@@ -83,7 +83,7 @@ class InMemory:
 class Beside:
     """Updates, and after them the vector ``[length]`` that a rule takes as its reference."""
 
-    source: Source
+    source: UpdateSource
     vector: Block
 
     @property
@@ -111,7 +111,7 @@ class Beside:
                 yield at, np.concatenate([strip, self.vector[None, at : at + strip.shape[1]]])
 
 
-def gram(source: Source) -> Matrix:
+def gram(source: UpdateSource) -> Matrix:
     """All inner products, ``[n, n]`` float64: products of strips in float32, added in float64.
 
     Raises errors.UpdateRefused (``not_finite``). Everything is done again in float64, at three times the cost, where
@@ -130,7 +130,7 @@ def _is_precise_enough(products: Matrix) -> bool:
     return bool((apart >= NEAR * both).all() and (squares >= FAINT).all())
 
 
-def _products(source: Source, small: int) -> Matrix:
+def _products(source: UpdateSource, small: int) -> Matrix:
     """Inner products, in float64 for strips of up to ``small`` elements. A strip whose products overflow float32 is
     done again in float64, where no finite float32 can overflow.
     """
@@ -150,7 +150,7 @@ def _products(source: Source, small: int) -> Matrix:
     return total
 
 
-def combine(source: Source, weights: Vector) -> Vector:
+def combine(source: UpdateSource, weights: Vector) -> Vector:
     """``weights @ updates`` in float64. Updates of weight zero are not read, so what they hold cannot matter."""
     used = np.flatnonzero(weights)
     total = np.zeros(source.length, np.float64)
@@ -188,7 +188,7 @@ def canonical(rows: Block) -> npt.NDArray[np.intp]:
     return np.array(sorted(range(len(rows)), key=lambda place: rows[place].tobytes()), np.intp)
 
 
-def generator(source: Source) -> np.random.Generator:
+def generator(source: UpdateSource) -> np.random.Generator:
     """Random numbers that the bytes of all updates decide: the same for the same updates in whatever order and blocks,
     and known to no client before all have sent.
     """

@@ -4,7 +4,7 @@ matrix that mixes them, from their Gram matrix.
 
 import numpy as np
 
-from coterie.aggregation.reducers.part import Combination, Draw, Step
+from coterie.aggregation.reducers.part import Combination, Draw, MixingStep
 from coterie.aggregation.reducers.reducer import Vector
 from coterie.aggregation.reducers.source import Matrix, distances
 
@@ -17,14 +17,14 @@ def shrink(norms: Vector, bound: float) -> Vector:
     return bound / np.maximum(norms, max(bound, _TINY))
 
 
-def norm_bound(bound: float) -> Step:
+def norm_bound(bound: float) -> MixingStep:
     """Updates longer than the bound are scaled down to it (Sun, Kairouz, Suresh, McMahan: "Can You Really Backdoor
     Federated Learning?", 2019, section 4).
     """
-    return Step(lambda products, draw: np.diag(shrink(np.sqrt(np.diagonal(products)), bound)))
+    return MixingStep(lambda products, draw: np.diag(shrink(np.sqrt(np.diagonal(products)), bound)))
 
 
-def arc(f: int) -> Step:
+def arc(f: int) -> MixingStep:
     """Adaptive robust clipping: the ⌊2 (f/n) (n − f)⌋ longest updates are scaled down to the longest of the others
     (Allouah, Guerraoui, Gupta, Jellouli, Rizk, Stephan: "Adaptive Gradient Clipping for Robust Federated Learning",
     2025, algorithm 2).
@@ -35,10 +35,10 @@ def arc(f: int) -> Step:
         clipped = int(2 * f / count * (count - f))
         return np.diag(shrink(norms, float(np.sort(norms)[count - clipped - 1])))
 
-    return Step(mix, fewest=2 * f + 1)
+    return MixingStep(mix, fewest=2 * f + 1)
 
 
-def nnm(f: int) -> Step:
+def nnm(f: int) -> MixingStep:
     """Nearest-neighbour mixing: each update becomes the mean of the n − f nearest to it, itself among them (Allouah,
     Farhadkhani, Guerraoui, Gupta, Pinot, Stephan: "Fixing by Mixing", 2023, algorithm 2). Ties go to the first in
     order.
@@ -51,10 +51,10 @@ def nnm(f: int) -> Step:
         np.put_along_axis(mixed, near, 1.0 / keep, axis=1)
         return mixed
 
-    return Step(mix, fewest=2 * f + 1)
+    return MixingStep(mix, fewest=2 * f + 1)
 
 
-def bucketing(s: int) -> Step:
+def bucketing(s: int) -> MixingStep:
     """Means of random groups of s updates; the last may be smaller (Karimireddy, He, Jaggi: "Byzantine-Robust Learning
     on Heterogeneous Datasets via Bucketing", 2022, algorithm 1).
 
@@ -74,7 +74,9 @@ def bucketing(s: int) -> Step:
     def before(count: int) -> int:
         return (count - 1) * s + 1
 
-    return Step(mix, before=before, because=f"of every {s} what follows sees one mean", up_to=lambda count: count * s)
+    return MixingStep(
+        mix, before=before, because=f"of every {s} what follows sees one mean", up_to=lambda count: count * s
+    )
 
 
 def plain_mean() -> Combination:

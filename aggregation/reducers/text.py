@@ -24,7 +24,7 @@ from coterie.aggregation.reducers.krum import krum, multi_krum
 from coterie.aggregation.reducers.mda import MOST_ATTACKERS as MOST_OF_MDA
 from coterie.aggregation.reducers.mda import mda
 from coterie.aggregation.reducers.monna import monna
-from coterie.aggregation.reducers.part import Step, UpdateRule
+from coterie.aggregation.reducers.part import MixingStep, UpdateRule
 from coterie.aggregation.reducers.pipeline import Pipeline
 from coterie.aggregation.reducers.reducer import Reducer
 from coterie.aggregation.reducers.single import single
@@ -41,7 +41,7 @@ MOST_ITERATIONS = 10_000
 
 
 @dataclass(frozen=True)
-class Part:
+class RuleFactory:
     """How a step or a rule is made from its numbers."""
 
     make: Callable[..., Any]
@@ -50,37 +50,37 @@ class Part:
 
 _F = Parameter("f", 0)
 
-STEPS: Mapping[str, Part] = MappingProxyType(
+STEPS: Mapping[str, RuleFactory] = MappingProxyType(
     {
-        "norm_bound": Part(norm_bound, (Parameter("bound", 1e-30, whole=False),)),
-        "arc": Part(arc, (_F,)),
-        "nnm": Part(nnm, (_F,)),
-        "bucketing": Part(bucketing, (Parameter("s", 1),)),
+        "norm_bound": RuleFactory(norm_bound, (Parameter("bound", 1e-30, whole=False),)),
+        "arc": RuleFactory(arc, (_F,)),
+        "nnm": RuleFactory(nnm, (_F,)),
+        "bucketing": RuleFactory(bucketing, (Parameter("s", 1),)),
     }
 )
-RULES: Mapping[str, Part] = MappingProxyType(
+RULES: Mapping[str, RuleFactory] = MappingProxyType(
     {
-        "mean": Part(plain_mean),
-        "median": Part(median),
-        "trimmed_mean": Part(trimmed_mean, (_F,)),
-        "meamed": Part(meamed, (_F,)),
-        "krum": Part(krum, (_F,)),
-        "multi_krum": Part(multi_krum, (_F, Parameter("m", 0, 0))),
-        "bulyan": Part(bulyan, (_F,)),
-        "mda": Part(mda, (Parameter("f", 0, most=MOST_OF_MDA),)),
-        "monna": Part(monna, (_F,)),
-        "caf": Part(caf, (Parameter("f", 0, most=MOST_OF_CAF),)),
-        "smea": Part(smea, (Parameter("f", 0, most=MOST_OF_SMEA),)),
-        "geometric_median": Part(
+        "mean": RuleFactory(plain_mean),
+        "median": RuleFactory(median),
+        "trimmed_mean": RuleFactory(trimmed_mean, (_F,)),
+        "meamed": RuleFactory(meamed, (_F,)),
+        "krum": RuleFactory(krum, (_F,)),
+        "multi_krum": RuleFactory(multi_krum, (_F, Parameter("m", 0, 0))),
+        "bulyan": RuleFactory(bulyan, (_F,)),
+        "mda": RuleFactory(mda, (Parameter("f", 0, most=MOST_OF_MDA),)),
+        "monna": RuleFactory(monna, (_F,)),
+        "caf": RuleFactory(caf, (Parameter("f", 0, most=MOST_OF_CAF),)),
+        "smea": RuleFactory(smea, (Parameter("f", 0, most=MOST_OF_SMEA),)),
+        "geometric_median": RuleFactory(
             geometric_median,
             (Parameter("nu", 1e-30, 1e-6, whole=False), Parameter("iterations", 1, 100, most=MOST_ITERATIONS)),
         ),
-        "centered_clipping": Part(
+        "centered_clipping": RuleFactory(
             centered_clipping,
             (Parameter("tau", 1e-30, 100.0, whole=False), Parameter("iterations", 1, 1, most=MOST_ITERATIONS)),
         ),
-        "fltrust": Part(fltrust),
-        "adasum": Part(adasum),
+        "fltrust": RuleFactory(fltrust),
+        "adasum": RuleFactory(adasum),
     }
 )
 
@@ -124,7 +124,7 @@ def _assemble(read: list[Call]) -> Reducer:
     if last.name == MEAN.name and all(part.name == "norm_bound" for part in before):
         bounds = tuple(part.numbers["bound"] for part in before)
         return bounded_mean(name, bounds) if bounds else MEAN
-    steps: list[Step] = [STEPS[part.name].make(*part.numbers.values()) for part in before]
+    steps: list[MixingStep] = [STEPS[part.name].make(*part.numbers.values()) for part in before]
     rule: UpdateRule = RULES[last.name].make(*last.numbers.values())
     return single(Pipeline(name, tuple(steps), rule))
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from coterie.aggregation.report.panels import Panel, Points, Series
 from coterie.privacy.ledger.budget import Accountant, events_of
 from coterie.privacy.ledger.events import EACH, YEAR, Bound
-from coterie.privacy.ledger.state import Charge, Standing, State
+from coterie.privacy.ledger.state import Charge, CostState, State
 
 _PLACES = 60
 _DELTA = 1e-5
@@ -21,7 +21,7 @@ def budget_panels(state: State, accountant: Accountant) -> tuple[Panel, ...]:
     Empty where nothing was spent.
     """
     spent = sorted(
-        (charge for charge in state.charges.values() if charge.standing is Standing.SPENT), key=lambda one: one.at
+        (charge for charge in state.charges.values() if charge.standing is CostState.SPENT), key=lambda one: one.at
     )
     if not spent:
         return ()
@@ -39,7 +39,7 @@ def _panel(
 ) -> Panel:
     delta = bound.delta if bound else _DELTA
     points: list[tuple[int, float]] = []
-    for count in _chosen(len(charges)):
+    for count in _spread_numbers(len(charges)):
         epsilon = accountant(events_of(charges[:count]), delta)
         if math.isfinite(epsilon):
             points.append((places[count - 1], epsilon))
@@ -50,7 +50,7 @@ def _panel(
     return Panel(title, tuple(series), from_zero=True)
 
 
-def _chosen(count: int) -> list[int]:
+def _spread_numbers(count: int) -> list[int]:
     """At most `_PLACES` of 1 … count, the first and the last among them."""
     if count <= _PLACES:
         return list(range(1, count + 1))

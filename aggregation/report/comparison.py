@@ -5,14 +5,14 @@ from dataclasses import replace
 from typing import Any
 
 from coterie.aggregation.report.panels import Panel, Series, panels
-from coterie.aggregation.report.run import Run
+from coterie.aggregation.report.run import ReportedRun
 from coterie.aggregation.report.svg import COLOURS
 from coterie.errors import InputError
 
 MOST_RUNS = len(COLOURS)
 
 
-def compared(runs: Mapping[str, Run]) -> tuple[Panel, ...]:
+def compared(runs: Mapping[str, ReportedRun]) -> tuple[Panel, ...]:
     """A panel for each metric that was evaluated, and for bytes, seconds and privacy, with one curve for each run.
 
     runs: by the name that its curve gets. The first curve of a run's own panel stands for it: evaluation before
@@ -39,7 +39,7 @@ def compared(runs: Mapping[str, Run]) -> tuple[Panel, ...]:
     )
 
 
-def summary(history: Run) -> dict[str, Any]:
+def summary(history: ReportedRun) -> dict[str, Any]:
     """What a run comes to: its rounds, bytes, seconds, last metrics and privacy spent; None for what it never told."""
     final = history.final
     priced = [record for record in history if record.epsilon is not None]

@@ -1,6 +1,6 @@
 """What a run says about its own settings, in a sentence for whoever set them."""
 
-from coterie.aggregation.report.run import Run
+from coterie.aggregation.report.run import ReportedRun
 
 MANY = 0.1
 """The share of shortened clients from which on a public norm is worth another look."""
@@ -8,7 +8,7 @@ RAISE_NORM = "raise SecureAggregation(norm=...)"
 GIVE_ROWS = "Experiment(evaluation=...)"
 
 
-def clipped(history: Run) -> float | None:
+def clipped(history: ReportedRun) -> float | None:
     """The share of clients that secret sums shortened to the public norm, on average over the rounds that tell one;
     None where none does.
     """
@@ -16,7 +16,7 @@ def clipped(history: Run) -> float | None:
     return sum(shares) / len(shares) if shares else None
 
 
-def hints(history: Run) -> tuple[str, ...]:
+def hints(history: ReportedRun) -> tuple[str, ...]:
     """A sentence each: of training that diverged; of a public norm that shortens many clients; of versions under
     differential privacy that nobody measured, since clients may not. Empty where there is nothing to say.
     """

@@ -6,7 +6,7 @@ from html import escape
 
 from coterie.aggregation.report.hints import hints
 from coterie.aggregation.report.panels import panels
-from coterie.aggregation.report.run import Run
+from coterie.aggregation.report.run import ReportedRun
 from coterie.aggregation.report.svg import svg
 
 FIRST, LAST = 5, 20
@@ -14,7 +14,7 @@ FIRST, LAST = 5, 20
 _HIDDEN = ("bytes_up", "bytes_down", "model")
 
 
-def notebook_html(history: Run) -> str:
+def notebook_html(history: ReportedRun) -> str:
     """The curves as SVG and the rounds as a table; hints and the reason for the end above.
 
     Text from the outside, such as names of metrics, is escaped.
@@ -27,7 +27,7 @@ def notebook_html(history: Run) -> str:
     return f"<p>{escape('; '.join(said))}</p>{notes}{svg('', panels(history))}{_table(history)}"
 
 
-def _table(history: Run) -> str:
+def _table(history: ReportedRun) -> str:
     head, *lines = csv.reader(io.StringIO(history.to_csv()))
     shown = [at for at, name in enumerate(head) if name not in _HIDDEN and any(line[at] for line in lines)]
     rows = [_row("td", [_short_number(line[at]) for at in shown]) for line in lines]

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from coterie.aggregation.record import RoundRecord
 from coterie.aggregation.report.hints import MANY, RAISE_NORM, clipped
-from coterie.aggregation.report.run import Run
+from coterie.aggregation.report.run import ReportedRun
 from coterie.protocol.spread import Spread
 
 Points = tuple[tuple[int, float], ...]
@@ -43,7 +43,7 @@ class Panel:
     note: str = ""
 
 
-def panels(history: Run) -> tuple[Panel, ...]:
+def panels(history: ReportedRun) -> tuple[Panel, ...]:
     """The panels of a run: each metric with its worst decile of clients, then bytes, seconds and clients per round; of
     secret sums the share of clients that were shortened to the public norm, of private runs what they have spent.
 
@@ -63,7 +63,7 @@ def panels(history: Run) -> tuple[Panel, ...]:
     return tuple(panel for panel in found if any(series.points for series in panel.series))
 
 
-def _clipped(history: Run, abandoned: tuple[int, ...]) -> Panel:
+def _clipped(history: ReportedRun, abandoned: tuple[int, ...]) -> Panel:
     """Drawn at 0 too: that a norm is wide enough is worth seeing."""
     points = tuple((one.round, 100 * one.clipped) for one in history if one.clipped is not None)
     note = RAISE_NORM if (clipped(history) or 0.0) >= MANY else ""
@@ -71,14 +71,14 @@ def _clipped(history: Run, abandoned: tuple[int, ...]) -> Panel:
     return Panel("clipped clients", (series,), unit="%", marks=abandoned, from_zero=True, note=note)
 
 
-def _epsilon(history: Run) -> tuple[Series, ...]:
+def _epsilon(history: ReportedRun) -> tuple[Series, ...]:
     spent = [(one.round, one.epsilon, one.delta) for one in history if one.epsilon is not None]
     deltas = {delta for *_, delta in spent if delta is not None}
     name = f"spent, at δ {max(deltas):g}" if deltas else "spent"
     return (Series(name, _drawable_points((round, epsilon) for round, epsilon, _ in spent)),)
 
 
-def _metric(history: Run, name: str) -> tuple[Series, ...]:
+def _metric(history: ReportedRun, name: str) -> tuple[Series, ...]:
     series = (
         Series("evaluation", _drawable_points(history.curve(name))),
         Series("worst decile", _deciles(history, name, lambda spread: spread.worst_decile)),
@@ -93,7 +93,7 @@ def _drawable_points(points: Iterable[tuple[int, float]]) -> Points:
     return tuple((round, value) for round, value in points if abs(value) < _LARGEST)
 
 
-def _deciles(history: Run, name: str, read: Callable[[Spread], float]) -> Points:
+def _deciles(history: ReportedRun, name: str, read: Callable[[Spread], float]) -> Points:
     return tuple((record.round, read(record.fairness[name])) for record in history if name in record.fairness)
 
 
@@ -109,7 +109,7 @@ _CLIENTS: Sequence[tuple[str, _Read]] = (
 )
 
 
-def _series_of_amounts(history: Run, reads: Sequence[tuple[str, _Read]]) -> tuple[Series, ...]:
+def _series_of_amounts(history: ReportedRun, reads: Sequence[tuple[str, _Read]]) -> tuple[Series, ...]:
     series: list[Series] = []
     for name, read in reads:
         values = [(record.round, read(record)) for record in history]

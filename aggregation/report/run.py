@@ -6,7 +6,7 @@ from typing import Protocol
 from coterie.aggregation.record import RoundRecord
 
 
-class Run(Protocol):
+class ReportedRun(Protocol):
     """The rounds of a run in order, and why it ended."""
 
     @property

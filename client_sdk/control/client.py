@@ -60,8 +60,10 @@ MOST_AHEAD: Final = 100
 class ControlClient:
     """Requests of the control plane with a bearer token.
 
-    url: of the coordinator. token: of a role (docs/roles.md). ca: PEM of the coordinator's authority. transport: for
-    tests.
+    url: of the coordinator.
+    token: of a role (docs/roles.md).
+    ca: PEM of the coordinator's authority.
+    transport: for tests.
     Raises RemoteError with the coordinator's code and hint, Unreachable when it does not answer.
     """
 

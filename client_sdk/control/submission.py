@@ -23,7 +23,11 @@ from coterie.protocol.wire import BlobRef
 
 @dataclass(frozen=True, kw_only=True)
 class Submission:
-    """key: signs the plan. population: its name; made from the experiment's name when None."""
+    """An experiment on its way to a coordinator.
+
+    key: signs the plan.
+    population: its name; made from the experiment's name when None.
+    """
 
     experiment: Experiment
     key: SigningKey

@@ -15,16 +15,16 @@ from typing import Any, Final
 
 from coterie.client_sdk.device.backoff import Window, after_answer, after_failure
 from coterie.client_sdk.device.blobs import BlobCache
-from coterie.client_sdk.device.faults import Faults
+from coterie.client_sdk.device.faults import DeviceFaults
 from coterie.client_sdk.device.idleness import Idleness
 from coterie.client_sdk.device.membership import Membership, capabilities, data_report, first_signers, join
 from coterie.client_sdk.device.preview import DryRun, nothing, preview
-from coterie.client_sdk.device.runner import Runner
+from coterie.client_sdk.device.runner import TaskRunner
 from coterie.client_sdk.device.saved import CHECK_IN, SUMMARY, TASK, UPLOAD, VECTOR, check_free
 from coterie.client_sdk.device.saved import save as write
 from coterie.client_sdk.device.settings import AgentSettings, RunSummary
 from coterie.client_sdk.device.signed import SignedLink
-from coterie.client_sdk.device.store import Store
+from coterie.client_sdk.device.store import DeviceStore
 from coterie.client_sdk.device.trainers.base import Stopped
 from coterie.client_sdk.device.work import prepare, work
 from coterie.client_sdk.http import JSON, Link, is_transient, parsed
@@ -51,14 +51,14 @@ class Agent:
         _check_provider(settings)
         self.settings = settings
         self.summary = RunSummary()
-        self._faults = Faults.from_environment()
+        self._faults = DeviceFaults.from_environment()
         self._link = Link(settings.url, ca=settings.ca, transport=settings.transport)
-        self.store = Store(settings.folder)
+        self.store = DeviceStore(settings.folder)
         self._blobs = BlobCache(self.store.cache, self._link, reached=self._faults.reach)
         self._capabilities = capabilities(settings.policy, external=settings.trainer is not None)
         self._stop = Flag()
         self._awake = asyncio.Event()
-        self._runner: Runner | None = None
+        self._runner: TaskRunner | None = None
         self._window: Window | None = None
         self._idleness = Idleness()
 
@@ -80,7 +80,7 @@ class Agent:
         """Join the population; see `coterie.client_sdk.device.membership.join`."""
         return (await self._join_once()).membership
 
-    async def _join_once(self) -> Runner:
+    async def _join_once(self) -> TaskRunner:
         if self._runner is None:
             settings = self.settings
             membership = await join(
@@ -94,7 +94,7 @@ class Agent:
                 endorsement=settings.endorsement,
             )
             signed = SignedLink(self._link, key=self.store.key, device_id=membership.device_id, nonce=membership.nonce)
-            self._runner = Runner(
+            self._runner = TaskRunner(
                 settings=settings,
                 membership=membership,
                 store=self.store,
@@ -246,12 +246,12 @@ class Agent:
             if in_flight is None:
                 await runner.abort(task, "encoding", "dry_run", "")
 
-    def _check_in_body(self, runner: Runner) -> bytes:
+    def _check_in_body(self, runner: TaskRunner) -> bytes:
         data = data_report(runner.membership) if self.settings.policy.reveal_data else None
         message = CheckIn(pending=tuple(self.store.pending()[:64]), data=data, capabilities=self._capabilities)
         return canonical_json(message.model_dump(mode="json"))
 
-    async def _check_in(self, runner: Runner) -> CheckInResponse:
+    async def _check_in(self, runner: TaskRunner) -> CheckInResponse:
         body, headers = self._check_in_body(runner), {"Content-Type": JSON}
         try:
             value = parsed(await runner.requests.request("POST", "/v1/device/check-in", body=body, headers=headers))

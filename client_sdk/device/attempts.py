@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, cast
 
-from coterie.client_sdk.device.database import Database
+from coterie.client_sdk.device.database import ClientDatabase
 from coterie.errors import PolicyRefused
 from coterie.protocol.canonical import canonical_json, sha256_hex
 
@@ -54,10 +54,10 @@ class AttemptRecord:
     survivors: int = 0
 
 
-class Attempts:
+class AttemptRows:
     """The rows of attempts, by task."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: ClientDatabase) -> None:
         self._database = database
 
     def begin(self, connection: sqlite3.Connection, task: str, record: AttemptRecord) -> None:

@@ -10,7 +10,7 @@ from coterie.protocol.files import storage_error
 from coterie.protocol.private_files import make_private_database
 
 
-class Database:
+class ClientDatabase:
     """The file ``name`` in ``folder``, with the tables of ``schema``.
 
     What a row held is overwritten in the file when the row goes (``secure_delete``), and so is the journal

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Final
 
-from coterie.client_sdk.device.store import Store
+from coterie.client_sdk.device.store import DeviceStore
 from coterie.errors import ConfigurationError
 from coterie.protocol.canonical import canonical_json
 from coterie.protocol.endorsements import Endorsement
@@ -24,7 +24,7 @@ def read_endorsement(path: Path) -> Endorsement:
         ) from error
 
 
-def stored_endorsement(store: Store, fresh: Endorsement | None) -> Endorsement | None:
+def stored_endorsement(store: DeviceStore, fresh: Endorsement | None) -> Endorsement | None:
     """The endorsement of a device's key: the one given, which its folder keeps from now on, or the one kept before.
 
     Raises ConfigurationError: ``endorsement_other`` for one that is of another key or is not signed;

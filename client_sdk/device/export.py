@@ -23,7 +23,12 @@ from coterie.protocol.update import of_plan
 
 @dataclass(frozen=True)
 class ExportedModel:
-    """data: the ONNX file. experiment: its id. round: of the task that worked on the version. version: its SHA-256.
+    """A model for inference, exported on a device.
+
+    data: the ONNX file.
+    experiment: its id.
+    round: of the task that worked on the version.
+    version: its SHA-256.
     personal: whether client state of this device is part of it.
     """
 

@@ -55,7 +55,7 @@ PRIVATE_POINTS: Final[Mapping[str, str]] = {
 
 
 @final
-class Faults(FaultHook):
+class DeviceFaults(FaultHook):
     """The points of a device."""
 
     points: ClassVar[Mapping[str, str]] = {**POINTS, **SECURE_POINTS, **PRIVATE_POINTS}

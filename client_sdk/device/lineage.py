@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from coterie.aggregation.plan.manifest import Manifest
-from coterie.client_sdk.device.database import Database
+from coterie.client_sdk.device.database import ClientDatabase
 from coterie.errors import PolicyRefused
 from coterie.protocol.device import Task
-from coterie.protocol.lineage import GENESIS, Lineage, Link, Links, fold, head
+from coterie.protocol.lineage import GENESIS, Lineage, LineageLink, Links, fold, head
 from coterie.protocol.wire import read_message
 
 SCHEMA: Final = """
@@ -28,7 +28,7 @@ Ask = Callable[[str], Awaitable[Any]]
 
 
 @dataclass(frozen=True)
-class Place:
+class ChainPlace:
     """A version in the chain of a plan.
 
     round: what committed it.
@@ -43,17 +43,17 @@ class Place:
 class Lineages:
     """The rows of heads, by experiment."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: ClientDatabase) -> None:
         self._database = database
 
-    def recall(self, experiment: str) -> Place | None:
+    def recall(self, experiment: str) -> ChainPlace | None:
         """The newest version that a training task showed, or None before the first."""
         row = self._database.execute(
             "SELECT plan, round, head FROM lineages WHERE experiment = ?", (experiment,)
         ).fetchone()
-        return None if row is None else Place(*row)
+        return None if row is None else ChainPlace(*row)
 
-    def remember(self, experiment: str, place: Place) -> None:
+    def remember(self, experiment: str, place: ChainPlace) -> None:
         """Durable when this returns. A version further back than the one that is known changes nothing."""
         with self._database.transaction() as database:
             database.execute(
@@ -99,7 +99,7 @@ async def check_lineage(task: Task, lineages: Lineages, ask: Ask) -> None:
         lineages.remember(task.experiment, place)
 
 
-async def _require_one_chain(task: Task, place: Place, before: str, seen: Place, ask: Ask) -> None:
+async def _require_one_chain(task: Task, place: ChainPlace, before: str, seen: ChainPlace, ask: Ask) -> None:
     """Raise unless what is told and what was seen are of one chain."""
     if place.plan != seen.plan:
         raise _broken("is that of another plan")
@@ -113,7 +113,7 @@ async def _require_one_chain(task: Task, place: Place, before: str, seen: Place,
         raise _broken(f"is incompatible with the version of round {seen.round} that this device has seen")
 
 
-async def _head_before(task: Task, known: Place, until: int, ask: Ask) -> str:
+async def _head_before(task: Task, known: ChainPlace, until: int, ask: Ask) -> str:
     """The head before round ``until`` of the chain that goes on from a known version."""
     reached, after = known.head, known.round
     for _ in range(MOST_ANSWERS):
@@ -163,10 +163,10 @@ def check_client_state(task: Task, manifest: Manifest) -> None:
     )
 
 
-def _place_of(task: Task, lineage: Lineage) -> Place:
-    link = Link(round=lineage.round, version=task.model.sha256)
+def _place_of(task: Task, lineage: Lineage) -> ChainPlace:
+    link = LineageLink(round=lineage.round, version=task.model.sha256)
     plan = task.plan.id
-    return Place(plan, lineage.round, head(lineage.before, link, experiment=task.experiment, plan=plan))
+    return ChainPlace(plan, lineage.round, head(lineage.before, link, experiment=task.experiment, plan=plan))
 
 
 def _broken(why: str) -> PolicyRefused:

@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.client_sdk.device.endorsement import stored_endorsement
-from coterie.client_sdk.device.faults import Faults
+from coterie.client_sdk.device.faults import DeviceFaults
 from coterie.client_sdk.device.history import StoredMembership
 from coterie.client_sdk.device.policy import DevicePolicy
-from coterie.client_sdk.device.store import Store
+from coterie.client_sdk.device.store import DeviceStore
 from coterie.client_sdk.http import Link
 from coterie.client_sdk.rows.loading import DataSource, load_data, load_fitting
 from coterie.compute.runtime.yardstick import yardstick_us
@@ -87,13 +87,13 @@ class Membership:
 
 async def join(
     link: Link,
-    store: Store,
+    store: DeviceStore,
     *,
     data: DataSource,
     token: str | None,
     name: str | None,
     capabilities: Capabilities,
-    faults: Faults,
+    faults: DeviceFaults,
     endorsement: Endorsement | None = None,
 ) -> Membership:
     """Join, or take up the membership that the store holds.
@@ -129,7 +129,7 @@ async def join(
     return replace(_membership(stored, schema, load_data(data, schema), data, None), endorsement=endorsement)
 
 
-async def first_signers(link: Link, store: Store, membership: Membership, token: str | None) -> Membership:
+async def first_signers(link: Link, store: DeviceStore, membership: Membership, token: str | None) -> Membership:
     """The membership with the population's signers, where it named none when this device joined and does now. Raises
     RemoteError.
     """
@@ -145,12 +145,12 @@ async def first_signers(link: Link, store: Store, membership: Membership, token:
 
 async def _enrol(
     link: Link,
-    store: Store,
+    store: DeviceStore,
     data: DataSource,
     token: str,
     name: str | None,
     capabilities: Capabilities,
-    faults: Faults,
+    faults: DeviceFaults,
     endorsement: Endorsement | None,
 ) -> Membership:
     info = await _population(link, token, expected=True)
@@ -218,7 +218,7 @@ def _membership(
     )
 
 
-def _required_token(token: str | None, store: Store) -> str:
+def _required_token(token: str | None, store: DeviceStore) -> str:
     if token and token.startswith(EDGE_TOKEN):
         raise ConfigurationError(
             "This token is for an edge aggregator, which speaks for many clients; a device speaks for itself.",

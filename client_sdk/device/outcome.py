@@ -24,7 +24,7 @@ from coterie.protocol.update import encode_update, read_update
 
 
 @dataclass(frozen=True, kw_only=True)
-class Prepared:
+class PreparedTask:
     """A task whose plan and tensors are here and checked.
 
     release: what doing it costs; None without a promise.
@@ -38,7 +38,7 @@ class Prepared:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Finished:
+class TaskResult:
     """What a task came to.
 
     update: the encoded bytes; empty under secure aggregation, where ``vector`` is the same in the ring, to be masked.
@@ -66,7 +66,7 @@ class Finished:
     unusable: CoterieError | None = None
 
 
-def encoded(prepared: Prepared, finished: Finished, client_state: Tensors) -> Finished:
+def encoded(prepared: PreparedTask, finished: TaskResult, client_state: Tensors) -> TaskResult:
     """The same with the bytes, or the ring's numbers, of its sections.
 
     client_state: as it was, codecs' part and all.
@@ -102,7 +102,7 @@ def encoded(prepared: Prepared, finished: Finished, client_state: Tensors) -> Fi
     )
 
 
-def _in_the_ring(prepared: Prepared, terms: SecureTerms, finished: Finished) -> Finished:
+def _in_the_ring(prepared: PreparedTask, terms: SecureTerms, finished: TaskResult) -> TaskResult:
     """The same, as the numbers that secure aggregation masks and adds; nothing of it is masked yet.
 
     Raises UpdateRefused for values that the ring cannot carry (not finite, out of the plan's range).

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from coterie.aggregation.analytics.rule import question_of
 from coterie.client_sdk.device.membership import Membership
-from coterie.client_sdk.device.outcome import Finished, Prepared
+from coterie.client_sdk.device.outcome import PreparedTask, TaskResult
 from coterie.privacy.secagg.encoding import vector_spec
 from coterie.privacy.secagg.ring import RingVector
 from coterie.protocol.secure_sections import COUNTS
@@ -89,7 +89,7 @@ _MASKED_NOTE: Final = (
 )
 
 
-def preview(membership: Membership, prepared: Prepared, finished: Finished) -> DryRun:
+def preview(membership: Membership, prepared: PreparedTask, finished: TaskResult) -> DryRun:
     """The preview of a finished task: under secure aggregation the vector's sections, as they are before masking."""
     shown = DryRun(
         population=membership.population,
@@ -128,13 +128,13 @@ def preview(membership: Membership, prepared: Prepared, finished: Finished) -> D
     )
 
 
-def _section(finished: Finished, name: str, count: int) -> SectionPreview:
+def _section(finished: TaskResult, name: str, count: int) -> SectionPreview:
     values = np.asarray(finished.sections[name])
     codec = finished.codecs.get(name, "float64" if values.dtype == np.float64 else "float32")
     return _preview_of(name, codec, count, finished.sizes[name], values.astype(np.float64))
 
 
-def _counts(finished: Finished, values: RingVector) -> SectionPreview:
+def _counts(finished: TaskResult, values: RingVector) -> SectionPreview:
     """The section that is of no plan: see `coterie.protocol.secure_sections.COUNTED`."""
     codec, size = finished.codecs[COUNTS], finished.sizes[COUNTS]
     return _preview_of(COUNTS, codec, len(values), size, values.astype(np.float64))

@@ -10,7 +10,7 @@ from coterie.aggregation.plan.manifest import DELTA, Manifest
 from coterie.aggregation.private.local_noise import check_sections, level_of
 from coterie.errors import ArgumentValueError, ExperimentError, PolicyRefused
 from coterie.privacy.dp import distributed, local
-from coterie.privacy.dp.accounting import spent
+from coterie.privacy.dp.accounting import total_cost
 from coterie.privacy.dp.events import Approximate, Event, SampledGaussian
 from coterie.privacy.dp.rounds import whole_cost
 from coterie.privacy.secagg.parameters import share_of
@@ -130,7 +130,7 @@ def _check_shared(terms: SecureTerms, promise: PrivacyTerms, endorsed: int | Non
             f"counts on the noise of {terms.noise.contributors} clients, and a sum may be of {real}{known}, of whom "
             f"{corrupt} may reveal theirs"
         )
-    cost = spent([_of_a_sum(terms)], promise.delta, accountant="rdp").epsilon
+    cost = total_cost([_of_a_sum(terms)], promise.delta, accountant="rdp").epsilon
     if cost > promise.epsilon:
         raise _refusal(f"is epsilon {promise.epsilon:g} for all rounds, and one round alone costs {cost:.3g}")
 
@@ -172,7 +172,7 @@ def _of_a_sum(terms: SecureTerms) -> Event:
     if terms.noise is None:
         raise _refusal("rests on noise that clients add together, and the task lets them add none")
     try:
-        return distributed.event(distributed.Terms.of(terms.noise, section.bits, section.values))
+        return distributed.event(distributed.DistributedNoise.of(terms.noise, section.bits, section.values))
     except ArgumentValueError as error:
         raise _refusal(f"rests on noise that cannot be made: {error.message}") from error
 

@@ -16,8 +16,11 @@ from coterie.protocol.device import WITH_ROWS, Task
 
 @dataclass(frozen=True, kw_only=True)
 class Quiet:
-    """put_in: what goes on to noise and encoding. metrics: means of the training, for the owner. unusable: why zeros
-    stand in for it, for the owner alone.
+    """A training under a promise of privacy, which never fails visibly.
+
+    put_in: what goes on to noise and encoding.
+    metrics: means of the training, for the owner.
+    unusable: why zeros stand in for it, for the owner alone.
     """
 
     put_in: Contribution

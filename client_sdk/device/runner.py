@@ -10,17 +10,17 @@ from coterie.aggregation.analytics.rule import question_of
 from coterie.aggregation.plan.manifest import Manifest
 from coterie.client_sdk.device.blobs import BlobCache
 from coterie.client_sdk.device.divergence import blameless
-from coterie.client_sdk.device.faults import Faults
+from coterie.client_sdk.device.faults import DeviceFaults
 from coterie.client_sdk.device.lineage import check_lineage, same_chain
 from coterie.client_sdk.device.membership import Membership
-from coterie.client_sdk.device.outcome import Finished
+from coterie.client_sdk.device.outcome import TaskResult
 from coterie.client_sdk.device.quiet import speakable
 from coterie.client_sdk.device.secure import Emit, SecureCourier
 from coterie.client_sdk.device.settings import AgentSettings, RunSummary
 from coterie.client_sdk.device.signed import SignedLink
 from coterie.client_sdk.device.spending import FILE as LEDGER
 from coterie.client_sdk.device.spending import PrivacyLedger, Release
-from coterie.client_sdk.device.store import InFlight, Store
+from coterie.client_sdk.device.store import DeviceStore, InFlight
 from coterie.client_sdk.device.trainers.base import Stopped, Tensors, Trainer
 from coterie.client_sdk.device.upload import upload
 from coterie.client_sdk.device.work import check_assignment, prepare, work
@@ -52,7 +52,7 @@ _SENDING: Final = "uploading"
 
 
 @dataclass(kw_only=True)
-class Runner:
+class TaskRunner:
     """Performs the tasks of one device.
 
     stop: set when the work in progress shall end.
@@ -61,10 +61,10 @@ class Runner:
 
     settings: AgentSettings
     membership: Membership
-    store: Store
+    store: DeviceStore
     blobs: BlobCache
     requests: SignedLink
-    faults: Faults
+    faults: DeviceFaults
     summary: RunSummary
     emit: Emit
     stop: Flag
@@ -139,7 +139,7 @@ class Runner:
         self.failures = 0
         return True
 
-    async def _compute_update(self, task: Task, key: str, phase: list[str]) -> Finished:
+    async def _compute_update(self, task: Task, key: str, phase: list[str]) -> TaskResult:
         def enter_phase(name: str) -> None:
             phase[0] = name
 
@@ -235,7 +235,7 @@ class Runner:
         self.emit("state_dropped", task=task.id, experiment=task.experiment, made_in=made.round)
         return {}
 
-    def _store_result(self, task: Task, finished: Finished) -> None:
+    def _store_result(self, task: Task, finished: TaskResult) -> None:
         if finished.vector is not None:
             self.courier.begin(
                 task, finished.vector, finished.client_state, weight=finished.weight, steps=finished.steps

@@ -24,9 +24,9 @@ import numpy as np
 
 from coterie.client_sdk.device.attempts import AFTER_MASKING, AttemptRecord, Message
 from coterie.client_sdk.device.backoff import Backoff, after_failure
-from coterie.client_sdk.device.faults import Faults
+from coterie.client_sdk.device.faults import DeviceFaults
 from coterie.client_sdk.device.signed import SignedLink
-from coterie.client_sdk.device.store import Store
+from coterie.client_sdk.device.store import DeviceStore
 from coterie.client_sdk.device.trainers.base import Stopped, Tensors
 from coterie.client_sdk.device.upload import PIECE, upload
 from coterie.client_sdk.http import is_transient, parsed
@@ -105,9 +105,9 @@ class SecureCourier:
 
     device: str
     floor: int
-    store: Store
+    store: DeviceStore
     requests: SignedLink
-    faults: Faults
+    faults: DeviceFaults
     emit: Emit
     stop: Flag
     piece: int = PIECE
@@ -209,8 +209,9 @@ class SecureCourier:
         return state, record
 
     async def _send(self, task: Task, record: AttemptRecord, *, again: bool) -> None:
-        """Send the message that the store holds. Sending it again is harmless: the coordinator knows it. again: whether
-        this may be the second time, so that a part of it is there already.
+        """Send the message that the store holds. Sending it again is harmless: the coordinator knows it.
+
+        again: whether this may be the second time, so that a part of it is there already.
         """
         try:
             if record.message == "masked":

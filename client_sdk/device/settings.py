@@ -21,7 +21,8 @@ Listener = Callable[[Mapping[str, Any]], None]
 class RunSummary:
     """What an agent did, in all of its runs.
 
-    trained and evaluated: updates acknowledged. counted and rolled_back: training updates settled.
+    trained, evaluated: updates acknowledged.
+    counted, rolled_back: training updates settled.
     failed: tasks given up.
     """
 

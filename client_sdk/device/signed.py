@@ -4,10 +4,10 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any, Final
 
-from coterie.client_sdk.http import JSON, NONCE, Answer, Link, parsed, problem
+from coterie.client_sdk.http import JSON, NONCE, HttpResponse, Link, parsed, problem
 from coterie.errors import RemoteError, Unreachable
 from coterie.protocol.canonical import canonical_json, sha256_hex
-from coterie.protocol.http_signatures import FIELDS, Head, content_digest, sign_request
+from coterie.protocol.http_signatures import FIELDS, RequestHead, content_digest, sign_request
 from coterie.protocol.signing import SigningKey
 
 # What a device without a nonce sends: well-formed, and certain to be refused with a fresh one.
@@ -38,7 +38,7 @@ class SignedLink:
         body: bytes = b"",
         headers: Mapping[str, str] | None = None,
         accept: tuple[int, ...] = (),
-    ) -> Answer:
+    ) -> HttpResponse:
         """A signed request; parameters, result and errors as `Link.request`."""
         async with self._turn:
             response = await self._send_once(method, target, body, headers or {}, (*accept, 401))
@@ -55,12 +55,12 @@ class SignedLink:
 
     async def _send_once(
         self, method: str, target: str, body: bytes, headers: Mapping[str, str], accept: tuple[int, ...]
-    ) -> Answer:
+    ) -> HttpResponse:
         nonce, self._nonce = self._nonce, NO_NONCE
         path, _, query = target.partition("?")
         given = {name.lower(): value for name, value in headers.items() if name.lower() in FIELDS}
         fields = {"content-digest": content_digest(sha256_hex(body)), **given}
-        head = Head(method, self.link.authority, self.link.prefix + path, query, fields)
+        head = RequestHead(method, self.link.authority, self.link.prefix + path, query, fields)
         signed = sign_request(self._key, head, device=self._device_id, nonce=nonce)
         try:
             response = await self.link.request(method, target, body=body, headers={**headers, **signed}, accept=accept)
@@ -73,9 +73,9 @@ class SignedLink:
         return response
 
 
-def _code(response: Answer) -> str:
+def _code(response: HttpResponse) -> str:
     return _refusal(response).reason
 
 
-def _refusal(response: Answer) -> RemoteError:
+def _refusal(response: HttpResponse) -> RemoteError:
     return problem(response.status_code, response.content, response.headers)

@@ -30,7 +30,7 @@ from coterie.client_sdk.device.policy import DevicePolicy
 from coterie.client_sdk.device.promise import HINT, events_of
 from coterie.errors import ConfigurationError, InputError, PolicyRefused
 from coterie.privacy.dp import loss_distribution
-from coterie.privacy.dp.accounting import Accountant, spent
+from coterie.privacy.dp.accounting import Accountant, total_cost
 from coterie.privacy.dp.events import Approximate, Concentrated, Event, Gaussian, event_from_json
 from coterie.protocol.canonical import canonical_json
 from coterie.protocol.claims import PrivacyTerms
@@ -237,7 +237,7 @@ def epsilon_of(events: Iterable[Event], delta: float, *, accountant: Accountant 
     left = delta - sum(event.delta * event.count for event in claims)
     if not rest:
         return epsilon if left >= -1e-9 * delta else math.inf
-    return epsilon + spent(rest, left, accountant=accountant).epsilon if 0 < left < 1 else math.inf
+    return epsilon + total_cost(rest, left, accountant=accountant).epsilon if 0 < left < 1 else math.inf
 
 
 def _fits_limit(events: Sequence[Event], delta: float, limit: float) -> bool:

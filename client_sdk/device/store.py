@@ -40,9 +40,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.client_sdk.device.attempts import AFTER_MASKING, AttemptRecord, Attempts
+from coterie.client_sdk.device.attempts import AFTER_MASKING, AttemptRecord, AttemptRows
 from coterie.client_sdk.device.attempts import SCHEMA as ATTEMPTS
-from coterie.client_sdk.device.database import Database, add_column
+from coterie.client_sdk.device.database import ClientDatabase, add_column
 from coterie.client_sdk.device.history import HistoryEntry, StoredMembership, history_in, membership_in
 from coterie.client_sdk.device.lineage import SCHEMA as LINEAGES
 from coterie.client_sdk.device.lineage import Lineages
@@ -97,7 +97,7 @@ class InFlight:
     weight: int
 
 
-class Store:
+class DeviceStore:
     """The device's memory in ``folder``, which is made when absent.
 
     Raises ConfigurationError when another process uses the folder, StorageError when the disk refuses.
@@ -110,12 +110,12 @@ class Store:
         self.cache = folder / "cache"
         for path in (folder, self.updates, self.states, self.cache):
             make_private_folder(path)
-        self._database = Database(folder, _SCHEMA + ATTEMPTS + VERDICTS + LINEAGES)
+        self._database = ClientDatabase(folder, _SCHEMA + ATTEMPTS + VERDICTS + LINEAGES)
         with self._database.transaction() as database:
             for column in ("release", "name", "asks"):
                 add_column(database, "tasks", column, "TEXT NOT NULL DEFAULT ''")
             database.execute("UPDATE tasks SET release = lower(hex(randomblob(16))) WHERE release = ''")
-        self.attempts = Attempts(self._database)
+        self.attempts = AttemptRows(self._database)
         self.verdicts = Verdicts(self._database)
         self.lineages = Lineages(self._database)
         self.key = SigningKey.load_or_create(folder / "device.key")

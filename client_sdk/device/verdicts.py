@@ -4,7 +4,7 @@ import time
 from collections.abc import Mapping
 from typing import Final
 
-from coterie.client_sdk.device.database import Database
+from coterie.client_sdk.device.database import ClientDatabase
 from coterie.compute.runtime.verdict import Identity, Verdict
 
 SCHEMA: Final = """
@@ -17,7 +17,7 @@ CREATE TABLE IF NOT EXISTS providers (
 class Verdicts:
     """The rows of verdicts, one for each provider, version and driver, and for what it was tried with."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: ClientDatabase) -> None:
         self._database = database
 
     def recall(self) -> Mapping[Identity, Verdict]:

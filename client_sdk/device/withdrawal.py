@@ -11,7 +11,7 @@ from coterie.client_sdk.device.record import check_store
 from coterie.client_sdk.device.signed import SignedLink
 from coterie.client_sdk.device.spending import FILE as LEDGER
 from coterie.client_sdk.device.spending import PrivacyLedger
-from coterie.client_sdk.device.store import Store
+from coterie.client_sdk.device.store import DeviceStore
 from coterie.client_sdk.http import Link
 from coterie.client_sdk.lean_httpx import httpx
 from coterie.errors import ConfigurationError, RemoteError
@@ -32,7 +32,7 @@ KEPT: Final[Mapping[str, str]] = MappingProxyType(
 
 
 @dataclass(frozen=True)
-class Left:
+class EndedMembership:
     """A membership that is over on this machine.
 
     kept: the files that stay.
@@ -43,7 +43,7 @@ class Left:
     kept: tuple[Path, ...]
 
 
-def stop_here(folder: Path, ledger: Path | None = None) -> Left:
+def stop_here(folder: Path, ledger: Path | None = None) -> EndedMembership:
     """Make a folder's client take part in nothing any more, whether or not the coordinator can be told. Unsent work,
     client state and downloads are removed, and what unsent work would have released is struck from the record. Harmless
     twice.
@@ -53,7 +53,7 @@ def stop_here(folder: Path, ledger: Path | None = None) -> Left:
     (``store_in_use``), before it has joined (``not_joined``).
     """
     check_store(folder)
-    store = Store(folder)
+    store = DeviceStore(folder)
     try:
         membership = store.membership()
         if membership is None:
@@ -66,18 +66,20 @@ def stop_here(folder: Path, ledger: Path | None = None) -> Left:
         for release in store.withdraw():
             record.refund(release)
         kept = tuple(folder / name for name in KEPT if (folder / name).exists())
-        return Left(membership, store.key, kept)
+        return EndedMembership(membership, store.key, kept)
     finally:
         store.close()
 
 
-async def tell(left: Left, *, ca: str | Path | None = None, transport: httpx.AsyncBaseTransport | None = None) -> None:
+async def tell(
+    ended: EndedMembership, *, ca: str | Path | None = None, transport: httpx.AsyncBaseTransport | None = None
+) -> None:
     """Tell the coordinator, which lets go of the task that the device holds and asks it for nothing any more. Raises
     RemoteError.
     """
-    link = Link(left.membership.url, ca=ca, transport=transport)
+    link = Link(ended.membership.url, ca=ca, transport=transport)
     try:
-        await SignedLink(link, key=left.key, device_id=left.membership.device_id).request("POST", TARGET)
+        await SignedLink(link, key=ended.key, device_id=ended.membership.device_id).request("POST", TARGET)
     except RemoteError as error:
         if error.reason not in _OUT:
             raise

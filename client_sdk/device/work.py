@@ -21,7 +21,7 @@ from coterie.client_sdk.device.divergence import as_divergence
 from coterie.client_sdk.device.holdout import split
 from coterie.client_sdk.device.lineage import check_client_state
 from coterie.client_sdk.device.membership import Membership
-from coterie.client_sdk.device.outcome import Finished, Prepared, encoded
+from coterie.client_sdk.device.outcome import PreparedTask, TaskResult, encoded
 from coterie.client_sdk.device.policy import DevicePolicy
 from coterie.client_sdk.device.promise import check_own_noise, check_steps
 from coterie.client_sdk.device.quiet import as_coterie_error, hides, promised, train_quietly, under_masks
@@ -58,7 +58,7 @@ async def prepare(
     *,
     key: str,
     at: TellsPhase = lambda phase: None,
-) -> Prepared:
+) -> PreparedTask:
     """Download and check everything that a task names.
 
     key: under which the task stands in the ledger, if it does already.
@@ -108,7 +108,7 @@ async def prepare(
     frozen: Tensors = {}
     if plan.manifest.frozen is not None:
         frozen = await _tensors(blobs, plan.manifest.frozen.sha256, None, plan.manifest.frozen.layout, policy)
-    return Prepared(task=task, plan=plan, weights=weights, frozen=frozen, release=release)
+    return PreparedTask(task=task, plan=plan, weights=weights, frozen=frozen, release=release)
 
 
 def most_sent(task: Task, manifest: Manifest) -> int:
@@ -132,14 +132,14 @@ def check_assignment(task: Task, membership: Membership, policy: DevicePolicy) -
 
 
 def work(
-    prepared: Prepared,
+    prepared: PreparedTask,
     membership: Membership,
     policy: DevicePolicy,
     trainer: Trainer,
     client_state: Tensors,
     *,
     on_step: Callable[[int], None] = lambda steps: None,
-) -> Finished:
+) -> TaskResult:
     """Train or evaluate, and encode. Blocking; the same prepared task, rows and client state give the same bytes,
     but for secure aggregation and local noise, which draw afresh.
 
@@ -166,13 +166,13 @@ def work(
 
 
 def _do_work(
-    prepared: Prepared,
+    prepared: PreparedTask,
     membership: Membership,
     policy: DevicePolicy,
     trainer: Trainer,
     client_state: Tensors,
     on_step: Callable[[int], None],
-) -> Finished:
+) -> TaskResult:
     """See `work`."""
     task, plan = prepared.task, prepared.plan
     unread: CoterieError | None = None
@@ -236,7 +236,7 @@ def _do_work(
         raise unread
     seconds = time.monotonic() - begun
     specs = plan.manifest.sections_for(task.kind)
-    finished = Finished(
+    finished = TaskResult(
         specs=specs,
         sections=sections,
         weight=weight,
@@ -267,11 +267,11 @@ def seed_of(task: Task) -> int:
     return task.seed if task.secure is None else secrets.randbits(_SEED_BITS)
 
 
-def _empty_result(prepared: Prepared, client_state: Tensors, *, why: CoterieError, seconds: float) -> Finished:
+def _empty_result(prepared: PreparedTask, client_state: Tensors, *, why: CoterieError, seconds: float) -> TaskResult:
     """What goes under the masks for work that came to nothing: zeros that weigh nothing. Raises as `encoded` does."""
     specs = prepared.plan.manifest.sections_for(prepared.task.kind)
     silent = zeros(specs, of_plan(client_state))
-    finished = Finished(
+    finished = TaskResult(
         specs=specs,
         sections=silent.sections,
         weight=0,

@@ -14,7 +14,7 @@ VARIABLE: Final = "COTERIE_PARTY_FAULT"
 
 
 @final
-class Faults(FaultHook):
+class PartyFaults(FaultHook):
     """The points of a party."""
 
     points: ClassVar[Mapping[str, str]] = {

@@ -14,8 +14,8 @@ from typing import Any, Final
 
 from coterie.client_sdk.device.backoff import Backoff, after_failure
 from coterie.client_sdk.device.signed import SignedLink
-from coterie.client_sdk.http import Answer, is_transient, parsed, problem
-from coterie.client_sdk.party.faults import Faults
+from coterie.client_sdk.http import HttpResponse, is_transient, parsed, problem
+from coterie.client_sdk.party.faults import PartyFaults
 from coterie.errors import RemoteError
 from coterie.protocol.canonical import LARGEST_INTEGER
 from coterie.protocol.session import SEQUENCE_HEADER, Acknowledged, SendReceipt
@@ -48,7 +48,7 @@ class Mail:
     """A party's requests, each made again for as long as the coordinator is away."""
 
     def __init__(
-        self, link: SignedLink, backoff: Backoff, on_pause: Callable[[RemoteError], None], faults: Faults
+        self, link: SignedLink, backoff: Backoff, on_pause: Callable[[RemoteError], None], faults: PartyFaults
     ) -> None:
         self._link = link
         self._faults = faults
@@ -56,7 +56,7 @@ class Mail:
         self._on_pause = on_pause
         self._rng = random.Random()
 
-    async def request(self, method: str, target: str, accept: tuple[int, ...] = (), **options: Any) -> Answer:
+    async def request(self, method: str, target: str, accept: tuple[int, ...] = (), **options: Any) -> HttpResponse:
         """One signed request, repeated while the coordinator does not answer or the mailbox is full."""
         failures = 0
         while True:

@@ -9,7 +9,7 @@ from coterie.client_sdk.lean_httpx import httpx
 from coterie.client_sdk.party.pins import Judge, Pins, refuse
 from coterie.client_sdk.party.sealing import Body
 from coterie.client_sdk.party.session import BACKOFF, Incoming, Listener, SessionClient
-from coterie.client_sdk.party.store import Membership, Store
+from coterie.client_sdk.party.store import PartyMembership, PartyStore
 from coterie.client_sdk.portal import Portal
 from coterie.errors import InputError
 from coterie.protocol.session import PartyJoined, SendReceipt, SessionView, fingerprint
@@ -42,7 +42,7 @@ class PartyClient:
         transport: httpx.AsyncBaseTransport | None = None,
         on_event: Listener = _ignore,
     ) -> None:
-        self.store = Store(folder)
+        self.store = PartyStore(folder)
         self._judge, self._ca, self._transport, self._on_event = judge, ca, transport, on_event
         self._links: dict[str, Link] = {}
 
@@ -79,7 +79,7 @@ class PartyClient:
         """
         return self._session(self.store.membership(identifier), None)
 
-    def _session(self, membership: Membership, nonce: str | None) -> SessionClient:
+    def _session(self, membership: PartyMembership, nonce: str | None) -> SessionClient:
         link = self._link(membership.url)
         return SessionClient(
             link, self.store, membership, nonce=nonce, judge=self._judge, backoff=BACKOFF, on_event=self._on_event
@@ -98,7 +98,7 @@ class Session:
         self._portal, self._client = portal, client
 
     @property
-    def membership(self) -> Membership:
+    def membership(self) -> PartyMembership:
         """This party's role, and the session's terms."""
         return self._client.membership
 
@@ -172,7 +172,7 @@ class Party:
         """The pinned partners."""
         return self._client.store.pins
 
-    def memberships(self) -> list[Membership]:
+    def memberships(self) -> list[PartyMembership]:
         """The roles that this party has taken."""
         return self._portal.call(_memberships(self._client))
 
@@ -203,7 +203,7 @@ async def _make_client(folder: Path, judge: Judge, ca: str | Path | None, on_eve
     return PartyClient(folder, judge=judge, ca=ca, on_event=on_event)
 
 
-async def _memberships(client: PartyClient) -> list[Membership]:
+async def _memberships(client: PartyClient) -> list[PartyMembership]:
     return client.store.memberships()
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO, Final, TypeAlias
 
-from coterie.client_sdk.party.store import Outgoing, Store
+from coterie.client_sdk.party.store import Outgoing, PartyStore
 from coterie.errors import TooLarge
 from coterie.privacy.session import stream
 from coterie.protocol.files import storage_error, sync_folder
@@ -49,7 +49,7 @@ async def digest_of_body(body: Body) -> str:
     return digest.hexdigest()
 
 
-async def seal(store: Store, pair: bytes, header: MessageHeader, body: Body, limit: int) -> Outgoing:
+async def seal(store: PartyStore, pair: bytes, header: MessageHeader, body: Body, limit: int) -> Outgoing:
     """Seal a message and put it into the outbox.
 
     limit: of its sealed bytes.

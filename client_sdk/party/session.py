@@ -15,7 +15,7 @@ from coterie.client_sdk.http import Link, parsed
 from coterie.client_sdk.party.mail import Arrived, Mail
 from coterie.client_sdk.party.pins import Judge, refuse
 from coterie.client_sdk.party.sealing import Body, digest_of_body, seal
-from coterie.client_sdk.party.store import Membership, Outgoing, PairKeys, Store
+from coterie.client_sdk.party.store import Outgoing, PairKeys, PartyMembership, PartyStore
 from coterie.errors import Conflict, InputError, RemoteError
 from coterie.privacy.secagg.keys import KeyPair
 from coterie.privacy.session import stream
@@ -72,8 +72,8 @@ class SessionClient:
     def __init__(
         self,
         link: Link,
-        store: Store,
-        membership: Membership,
+        store: PartyStore,
+        membership: PartyMembership,
         *,
         nonce: str | None = None,
         judge: Judge = refuse,

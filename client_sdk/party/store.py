@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from coterie.client_sdk.device.database import Database
-from coterie.client_sdk.party.faults import Faults
+from coterie.client_sdk.device.database import ClientDatabase
+from coterie.client_sdk.party.faults import PartyFaults
 from coterie.client_sdk.party.pins import Pins
 from coterie.errors import ConfigurationError, InputError
 from coterie.protocol.private_files import make_private_folder
@@ -41,7 +41,7 @@ CREATE TABLE IF NOT EXISTS inbox (
 
 
 @dataclass(frozen=True)
-class Membership:
+class PartyMembership:
     """A role that this party has taken.
 
     name: the session's.
@@ -77,7 +77,7 @@ class Outgoing:
 
     plain, sealed: SHA-256 of the message and of its sealed bytes, hex.
     size: of the sealed bytes.
-    body: the sealed bytes where they are few; None where they are in `Store.spool`, or are sent already.
+    body: the sealed bytes where they are few; None where they are in `PartyStore.spool`, or are sent already.
     """
 
     session: str
@@ -91,7 +91,7 @@ class Outgoing:
     is_sent: bool = False
 
 
-class Store:
+class PartyStore:
     """A party's folder; one process at a time. Raises ConfigurationError when another one uses it, StorageError."""
 
     def __init__(self, folder: Path) -> None:
@@ -99,19 +99,19 @@ class Store:
         self.folder = folder
         self.key = SigningKey.load_or_create(folder / KEY)
         self.pins = Pins(folder)
-        self.faults = Faults.from_environment()
-        self._database = Database(folder, SCHEMA, "party.db")
+        self.faults = PartyFaults.from_environment()
+        self._database = ClientDatabase(folder, SCHEMA, "party.db")
         self._sweep()
 
     def close(self) -> None:
         """Release the folder."""
         self._database.close()
 
-    def join(self, url: str, joined: PartyJoined) -> Membership:
+    def join(self, url: str, joined: PartyJoined) -> PartyMembership:
         """Keep a membership. Raises ConfigurationError ``role_taken`` where this party has another role there,
         InputError ``session_terms`` where the session had other terms before.
         """
-        made = Membership(url, joined.party, joined.role, joined.name, joined.terms)
+        made = PartyMembership(url, joined.party, joined.role, joined.name, joined.terms)
         before = next((each for each in self.memberships() if each.session == made.session), made)
         if before.role != made.role:
             raise ConfigurationError(
@@ -133,15 +133,15 @@ class Store:
         self.faults.reach("joined")
         return made
 
-    def memberships(self) -> list[Membership]:
+    def memberships(self) -> list[PartyMembership]:
         """Every role that this party has taken, the oldest session first."""
         rows = self._database.execute("SELECT url, party, role, name, terms FROM memberships ORDER BY session")
         return [
-            Membership(url, party, role, name, SessionTerms.model_validate_json(terms))
+            PartyMembership(url, party, role, name, SessionTerms.model_validate_json(terms))
             for url, party, role, name, terms in rows
         ]
 
-    def membership(self, session: str | None = None) -> Membership:
+    def membership(self, session: str | None = None) -> PartyMembership:
         """The membership in a session, by its id or the id's end; the only one when none is given.
 
         Raises ConfigurationError ``session_unknown``.

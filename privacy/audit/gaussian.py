@@ -26,7 +26,7 @@ import numpy.typing as npt
 
 from coterie import errors
 from coterie.privacy.audit.student import LARGEST, critical, least_shift, upper_tail
-from coterie.privacy.audit.whitening import Seen
+from coterie.privacy.audit.whitening import CanaryScores
 from coterie.privacy.dp import normal
 
 FEWEST, MOST = 64, 20_000
@@ -62,7 +62,7 @@ class Marks:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Terms:
+class CanaryParameters:
     """What the judgement of marks needs beside what was seen.
 
     delta, claimed: of the claim.
@@ -78,7 +78,7 @@ class Terms:
     confidence: float
 
 
-def judge_marks(seen: Seen, included: npt.NDArray[np.bool_], terms: Terms) -> Marks:
+def judge_marks(seen: CanaryScores, included: npt.NDArray[np.bool_], terms: CanaryParameters) -> Marks:
     """The bound that the marks prove.
 
     included: the coins, ``[canaries]``.
@@ -112,12 +112,12 @@ def enough_canaries(
     """The fewest canaries that tell noise of half the size from the claim with near certainty; `most` where so many do
     not.
 
-    halved: see `Terms`.
+    halved: see `CanaryParameters`.
     strength: the mean square of the canaries' strengths, over that of the strongest.
     """
 
     def suffice(count: int) -> bool:
-        terms = Terms(delta=delta, claimed=claimed, halved=halved, unnoised=halved, confidence=confidence)
+        terms = CanaryParameters(delta=delta, claimed=claimed, halved=halved, unnoised=halved, confidence=confidence)
         # Coins may leave fewer in than half: as few as in one of a thousand audits.
         fewest = count / 2 - 1.55 * math.sqrt(count)
         return _power(math.sqrt(fewest * strength), count - 1, terms, claimed) >= _PLANNED
@@ -131,7 +131,7 @@ def enough_canaries(
     return min(high, most)
 
 
-def _power(information: float, freedom: int, terms: Terms, claimed: float) -> float:
+def _power(information: float, freedom: int, terms: CanaryParameters, claimed: float) -> float:
     """The chance that noise of half the size makes a statistic which the claim does not explain."""
     if not information:
         return 0.0
@@ -139,7 +139,7 @@ def _power(information: float, freedom: int, terms: Terms, claimed: float) -> fl
     return upper_tail(limit, freedom, terms.halved * information)
 
 
-def _cap(information: float, freedom: int, terms: Terms) -> float:
+def _cap(information: float, freedom: int, terms: CanaryParameters) -> float:
     if not information:
         return 0.0
     least = least_shift(terms.unnoised * information, freedom, 1 - terms.confidence) / information

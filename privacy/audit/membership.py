@@ -16,16 +16,22 @@ from coterie.privacy.audit.verdict import Verdict, verdict_of
 
 
 @dataclass(frozen=True)
-class Membership:
-    """auc: the chance that a member's score is above an outsider's; 0.5 is blind. found: the share of members found
-    where 1 % of outsiders are taken for members. epsilon: what these errors prove with 95 % confidence (a lower bound
-    of ε at `delta`, from a threshold fixed on one half of the rows and tried on the other).
+class MembershipInference:
+    """How well scores tell the rows that a model was trained on, its members, from rows that it was not.
+
+    members, outsiders: how many rows there are of each kind.
+    auc: the chance that a member's score is above an outsider's; 0.5 is blind.
+    true_positive_rate: the share of members that are recognised where 1 % of outsiders are taken for members.
+    delta: of the claim.
+    epsilon: what these errors prove with 95 % confidence: a lower bound of ε at `delta`, from a threshold fixed on one
+        half of the rows and tried on the other.
+    cap: the highest ε that this many rows could have proven.
     """
 
     members: int
     outsiders: int
     auc: float
-    found: float
+    true_positive_rate: float
     delta: float
     epsilon: float
     cap: float
@@ -35,20 +41,20 @@ class Membership:
         return verdict_of(self.epsilon, self.cap, claimed)
 
 
-def membership(members: Sequence[float], outsiders: Sequence[float], *, delta: float = 1e-5) -> Membership:
+def membership(members: Sequence[float], outsiders: Sequence[float], *, delta: float = 1e-5) -> MembershipInference:
     """Judge scores, higher the more a row looks like a member (the negative loss).
 
     Raises errors.ArgumentValueError for fewer than four rows of a kind, or scores that are no numbers.
     """
     inside, outside = np.asarray(members, np.float64), np.asarray(outsiders, np.float64)
     if min(inside.size, outside.size) < 4 or not (np.isfinite(inside).all() and np.isfinite(outside).all()):
-        raise errors.ArgumentValueError("Membership needs finite scores of at least four rows of each kind.")
+        raise errors.ArgumentValueError("Membership inference needs finite scores of at least four rows of each kind.")
     threshold = float(np.quantile(outside, 0.99))
-    return Membership(
+    return MembershipInference(
         members=inside.size,
         outsiders=outside.size,
         auc=auc(members, outsiders),
-        found=float((inside > threshold).mean()),
+        true_positive_rate=float((inside > threshold).mean()),
         delta=delta,
         epsilon=_proven_epsilon(inside, outside, delta),
         cap=_bound(len(inside[1::2]), len(inside[1::2]), 0, len(outside[1::2]), delta),

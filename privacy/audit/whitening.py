@@ -19,7 +19,7 @@ Matrix = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Seen:
+class CanaryScores:
     """Of each canary, one number.
 
     values: what was found along its direction, in noise of one deviation for all.
@@ -57,7 +57,7 @@ def even_scales(scores: Matrix, included: npt.NDArray[np.bool_], white: Matrix) 
     return scores / (np.maximum(spread, least) * np.diag(white))
 
 
-def matched(scores: Matrix, there: npt.NDArray[np.bool_], white: Matrix) -> Seen:
+def matched(scores: Matrix, there: npt.NDArray[np.bool_], white: Matrix) -> CanaryScores:
     """Each canary's rounds, added up.
 
     scores, there: ``[canaries, rounds]``, what each round shows along each direction, and which rounds each canary was
@@ -66,7 +66,7 @@ def matched(scores: Matrix, there: npt.NDArray[np.bool_], white: Matrix) -> Seen
     marks = there.astype(np.float64) @ white.T
     strengths = np.linalg.norm(marks, axis=1)
     values = np.einsum("ct,ct->c", scores @ white.T, marks) / np.where(strengths > 0, strengths, 1.0)
-    return Seen(values, strengths)
+    return CanaryScores(values, strengths)
 
 
 def expected_strengths(white: Matrix, *, apart: int, most: int) -> npt.NDArray[np.float64]:

@@ -1,6 +1,6 @@
-"""What events cost together: `spent(events, delta)`.
+"""What events cost together: `total_cost(events, delta)`.
 
-    spent((Gaussian(1.1, count=1000), Gaussian(10.0, count=1000)), delta=1e-5).epsilon
+    total_cost((Gaussian(1.1, count=1000), Gaussian(10.0, count=1000)), delta=1e-5).epsilon
 
 Three accountants, of which the least valid ε counts:
 
@@ -34,7 +34,7 @@ Method: TypeAlias = Literal["nothing", "exact", "pld", "rdp"]
 
 
 @dataclass(frozen=True)
-class Spent:
+class PrivacyCost:
     """(epsilon, delta) of what was released. Infinite where the events' own failures exceed delta.
 
     epsilon_pld: from the privacy loss distribution (exact where method is ``exact``), None where it is not known or
@@ -51,13 +51,13 @@ class Spent:
     method: Method
 
 
-def spent(
+def total_cost(
     events: Iterable[Event],
     delta: float,
     *,
     relation: Relation = "add_or_remove",
     accountant: Accountant = "auto",
-) -> Spent:
+) -> PrivacyCost:
     """The cost of these events together. Cached; at most a second where a sampled event is new, else microseconds.
 
     accountant: ``auto`` takes the best at hand; ``pld`` insists on the loss distribution; ``rdp`` uses Rényi bounds
@@ -71,9 +71,9 @@ def spent(
 
 
 @lru_cache(maxsize=4096)
-def _spent(events: tuple[Event, ...], delta: float, relation: Relation, accountant: Accountant) -> Spent:
+def _spent(events: tuple[Event, ...], delta: float, relation: Relation, accountant: Accountant) -> PrivacyCost:
     if not events:
-        return Spent(0.0, delta, 0.0, 0.0, relation, "nothing")
+        return PrivacyCost(0.0, delta, 0.0, 0.0, relation, "nothing")
     if relation == "replace_one":
         doubled = _replaced(events)
         if doubled is None:
@@ -81,21 +81,21 @@ def _spent(events: tuple[Event, ...], delta: float, relation: Relation, accounta
         events = doubled
     left = delta - sum(e.count * e.delta for e in events if isinstance(e, Approximate | Concentrated))
     if left <= 0:
-        return Spent(math.inf, delta, None, math.inf, relation, "rdp")
+        return PrivacyCost(math.inf, delta, None, math.inf, relation, "rdp")
     by_renyi = _by_renyi(events, left)
     if accountant == "rdp":
-        return Spent(by_renyi, delta, None, by_renyi, relation, "rdp")
+        return PrivacyCost(by_renyi, delta, None, by_renyi, relation, "rdp")
     normal_only = all(isinstance(event, Gaussian) or _only_fails(event) for event in events)
     if normal_only:
         mu = math.sqrt(sum(event.count / event.multiplier**2 for event in events if isinstance(event, Gaussian)))
         exact = normal.epsilon_of(mu, left)
-        return Spent(exact, delta, exact, by_renyi, relation, "exact")
+        return PrivacyCost(exact, delta, exact, by_renyi, relation, "exact")
     known = not any(isinstance(event, Concentrated) for event in events) and by_renyi <= _WORTH_REFINING
     if accountant == "pld" or (known and loss_distribution.available()):
         by_loss = loss_distribution.epsilon_of([event for event in events if not _only_fails(event)], left)
         best, method = min((by_loss, "pld"), (by_renyi, "rdp"))
-        return Spent(best, delta, by_loss, by_renyi, relation, "pld" if method == "pld" else "rdp")
-    return Spent(by_renyi, delta, None, by_renyi, relation, "rdp")
+        return PrivacyCost(best, delta, by_loss, by_renyi, relation, "pld" if method == "pld" else "rdp")
+    return PrivacyCost(by_renyi, delta, None, by_renyi, relation, "rdp")
 
 
 def _only_fails(event: Event) -> bool:
@@ -135,7 +135,7 @@ def _replaced(events: tuple[Event, ...]) -> tuple[Event, ...] | None:
     return tuple(found)
 
 
-def _as_a_pair(events: tuple[Event, ...], delta: float) -> Spent:
+def _as_a_pair(events: tuple[Event, ...], delta: float) -> PrivacyCost:
     """Replacing is removing and adding: (ε, δ') twice is (2 ε, (1 + e^ε) δ'), for the largest δ' that fits delta."""
     low, high = math.log(1e-300), math.log(delta / 2)
     best = math.inf
@@ -148,4 +148,4 @@ def _as_a_pair(events: tuple[Event, ...], delta: float) -> Spent:
             best, low = min(best, 2 * found), middle
         else:
             high = middle
-    return Spent(best, delta, None, best, "replace_one", "rdp")
+    return PrivacyCost(best, delta, None, best, "replace_one", "rdp")

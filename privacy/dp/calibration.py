@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 
 from coterie import errors
 from coterie.privacy.dp import normal, renyi
-from coterie.privacy.dp.accounting import Accountant, spent
+from coterie.privacy.dp.accounting import Accountant, total_cost
 from coterie.privacy.dp.events import Concentrated, Event
 
 _CLOSE = 2e-4
@@ -43,8 +43,9 @@ def concentrated_rho(epsilon: float, delta: float) -> float:
 def calibrate(
     events: Callable[[float], Iterable[Event]], epsilon: float, delta: float, *, accountant: Accountant = "auto"
 ) -> float:
-    """The least noise multiplier z for which ``spent(events(z), delta)`` is at most epsilon; from above, to 0.02 %.
+    """The least noise multiplier z for which ``total_cost(events(z), delta)`` is at most epsilon.
 
+    The number that is returned is at most 0.02 % above it.
     events: what is released with a multiplier; its cost may not rise with z. Found by Rényi bounds, which take
         milliseconds, then refined by loss distributions where they are at hand: a few seconds for sampled events.
     Raises errors.ArgumentValueError for numbers out of range, or where no multiplier up to 10⁶ suffices.
@@ -52,10 +53,10 @@ def calibrate(
     _check(epsilon, delta)
 
     def by_renyi(multiplier: float) -> float:
-        return spent(events(multiplier), delta, accountant="rdp").epsilon_rdp
+        return total_cost(events(multiplier), delta, accountant="rdp").epsilon_rdp
 
     def best(multiplier: float) -> float:
-        return spent(events(multiplier), delta, accountant=accountant).epsilon
+        return total_cost(events(multiplier), delta, accountant=accountant).epsilon
 
     if by_renyi(_MOST) > epsilon:
         raise errors.ArgumentValueError(

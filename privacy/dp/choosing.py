@@ -1,15 +1,15 @@
 """The scale and the bits of distributed noise: fine enough to waste no noise, wide enough not to wrap.
 
-A finer grid lets rounding lengthen a vector less (`Terms.inflation`), but spreads the same sum over more steps of a
-ring that has only 2**bits of them. `choose` takes the finest grid of which no coordinate of a sum leaves the ring, but
-with the chance that `overflow` bounds.
+A finer grid lets rounding lengthen a vector less (`DistributedNoise.inflation`), but spreads the same sum over more
+steps of a ring that has only 2**bits of them. `choose` takes the finest grid of which no coordinate of a sum leaves the
+ring, but with the chance that `overflow` bounds.
 """
 
 import math
 
 from coterie import errors
 from coterie.privacy.dp import spread
-from coterie.privacy.dp.distributed import LEAST_VARIANCE, Terms
+from coterie.privacy.dp.distributed import LEAST_VARIANCE, DistributedNoise
 from coterie.privacy.dp.noise.conditional_rounding import largest_square
 from coterie.privacy.dp.noise.distributions import DISTRIBUTIONS
 from coterie.protocol.mechanisms import DistributedMechanism
@@ -32,7 +32,7 @@ def choose(
     clients: int,
     contributors: int,
     bits: int | None = None,
-) -> Terms:
+) -> DistributedNoise:
     """The terms of a round of at most `clients` clients whose sum is hidden by the noise of `contributors` of them.
 
     noise_multiplier: the deviation of that noise over the sensitivity, rounding included; what the sum costs is
@@ -44,7 +44,7 @@ def choose(
     """
     if not 1 <= contributors <= clients:
         raise _refusal(f"{contributors} of at most {clients} clients cannot be counted on")
-    found: Terms | None = None
+    found: DistributedNoise | None = None
     for width in range(8, 33) if bits is None else (bits,):
         finer = _finest(mechanism, clip, noise_multiplier, length, clients, contributors, width)
         if finer is None or (found is not None and finer.scale <= found.scale):
@@ -60,7 +60,7 @@ def choose(
     )
 
 
-def overflow(terms: Terms, clients: int) -> float:
+def overflow(terms: DistributedNoise, clients: int) -> float:
     """A bound of the chance that any coordinate of the sum of `clients` clients wraps, over the rotation's seed, the
     rounding and the noise: twice the dimension times Chernoff's bound of one coordinate.
 
@@ -81,15 +81,18 @@ def _finest(
     clients: int,
     contributors: int,
     bits: int,
-) -> Terms | None:
+) -> DistributedNoise | None:
     """The terms of the largest scale that fits; None where even a share of the least variance does not."""
 
-    def terms_at(steps: float) -> Terms | None:
-        """steps: of the grid in `clip`."""
+    def terms_at(steps: float) -> DistributedNoise | None:
+        """The terms with a grid of so many steps.
+
+        steps: of the grid in `clip`.
+        """
         variance = multiplier**2 * largest_square(steps, dimension) / contributors
         if not LEAST_VARIANCE <= variance <= most:
             return None
-        return Terms(
+        return DistributedNoise(
             mechanism=mechanism,
             clip=clip,
             scale=steps / clip,
@@ -102,7 +105,7 @@ def _finest(
     dimension = spread.padded(length)
     most = min(_FINEST_VARIANCE, DISTRIBUTIONS[mechanism].largest_variance)
     low, high = math.log(1e-3), math.log(2.0**30)
-    found: Terms | None = None
+    found: DistributedNoise | None = None
     for _ in range(60):
         middle = (low + high) / 2
         terms = terms_at(math.exp(middle))

@@ -11,16 +11,18 @@ from coterie import errors
 
 
 @dataclass(frozen=True)
-class Clipped:
-    """vector: float64, its norm at most the bound. shortened: whether it was longer, or not finite, before; known to
-    the device alone, and as private as the vector.
+class ClippedVector:
+    """A vector that is no longer than the bound.
+
+    vector: float64, its norm at most the bound.
+    shortened: whether it was longer, or not finite, before; known to the device alone, and as private as the vector.
     """
 
     vector: npt.NDArray[np.float64]
     shortened: bool
 
 
-def clip(vector: npt.NDArray[Any], bound: float) -> Clipped:
+def clip(vector: npt.NDArray[Any], bound: float) -> ClippedVector:
     """The vector times min(1, bound / norm). Vectors that differ in one contribution then differ by at most `bound`.
 
     Guarantees: the Euclidean norm, as float64 computes it, is at most `bound`; the direction is kept; a vector with
@@ -34,17 +36,17 @@ def clip(vector: npt.NDArray[Any], bound: float) -> Clipped:
     if not math.isfinite(norm):
         largest = float(np.abs(values).max())
         if not math.isfinite(largest):
-            return Clipped(np.zeros_like(values), True)
+            return ClippedVector(np.zeros_like(values), True)
         values *= 1.0 / largest  # the squares have overflowed
         norm, whole = _norm(values), False
     if norm <= bound and whole:
-        return Clipped(values, False)
+        return ClippedVector(values, False)
     factor = bound / norm
     held = values * factor
     while _norm(held) > bound:  # by a rounding of the last bit
         factor = math.nextafter(factor, 0.0)
         held = values * factor
-    return Clipped(held, True)
+    return ClippedVector(held, True)
 
 
 def _norm(values: npt.NDArray[np.float64]) -> float:

@@ -5,8 +5,9 @@ says too what a sum of shares costs. A client
 
 1. shortens its vector to the norm `clip`; anything not finite makes it zeros (`clipping.clip`);
 2. spreads it over its coordinates by a public rotation (`spread`) and multiplies by `scale`: steps of the grid;
-3. rounds each coordinate up or down at random, again and again until the squares sum to at most `Terms.square`
-   (`noise.conditional_rounding`): checked in whole numbers, so that this, and no float before it, is the sensitivity;
+3. rounds each coordinate up or down at random, again and again until the squares sum to at most
+   `DistributedNoise.square` (`noise.conditional_rounding`): checked in whole numbers, so that this, and no float before
+   it, is the sensitivity;
 4. adds a share of noise of `variance` to each coordinate and reduces modulo 2**bits.
 
 The sum modulo 2**bits is lifted to -2**(bits-1) … 2**(bits-1) - 1, divided by the scale and rotated back. A coordinate
@@ -43,7 +44,7 @@ _FAILURES = 2.0**30
 
 
 @dataclass(frozen=True, kw_only=True)
-class Terms:
+class DistributedNoise:
     """How the clients of a round encode and noise their vectors of `length` coordinates.
 
     mechanism: the distribution of a share.
@@ -78,9 +79,9 @@ class Terms:
             raise _invalid(f"a share's variance lies in {LEAST_VARIANCE:g} … {most:g} steps², not at {self.variance:g}")
 
     @staticmethod
-    def of(noise: NoiseTerms, bits: int, length: int) -> "Terms":
+    def of(noise: NoiseTerms, bits: int, length: int) -> "DistributedNoise":
         """As a signed task says it. Raises errors.ArgumentValueError (``noise_terms``) for impossible terms."""
-        return Terms(
+        return DistributedNoise(
             mechanism=noise.mechanism,
             clip=noise.clip,
             scale=noise.scale,
@@ -118,16 +119,18 @@ class Terms:
 
 
 @dataclass(frozen=True)
-class Encoded:
-    """numbers: uint32[padded], below 2**bits, noised: may be revealed in a sum. shortened: whether the vector was
-    longer than `clip` (see `clipping.Clipped`); as private as the vector.
+class NoisedVector:
+    """A client's vector, encoded and noised.
+
+    numbers: uint32[padded], below 2**bits, noised: may be revealed in a sum.
+    shortened: whether the vector was longer than `clip` (see `clipping.ClippedVector`); as private as the vector.
     """
 
     numbers: npt.NDArray[np.uint32]
     shortened: bool
 
 
-def encode(vector: npt.NDArray[Any], terms: Terms, shared: bytes, source: Source) -> Encoded:
+def encode(vector: npt.NDArray[Any], terms: DistributedNoise, shared: bytes, source: Source) -> NoisedVector:
     """What one client adds to the masked sum.
 
     shared: the public seed of the rotation, 32 bytes, the same for all.
@@ -140,10 +143,10 @@ def encode(vector: npt.NDArray[Any], terms: Terms, shared: bytes, source: Source
     held = clip_vector(vector.reshape(-1), terms.clip)
     whole = round_within(spread.spread(held.vector, shared) * terms.scale, terms.square, source)
     whole += share(terms.mechanism, terms.padded, terms.variance, source)
-    return Encoded((whole & ((1 << terms.bits) - 1)).astype(np.uint32), held.shortened)
+    return NoisedVector((whole & ((1 << terms.bits) - 1)).astype(np.uint32), held.shortened)
 
 
-def decode(total: npt.NDArray[np.integer[Any]], terms: Terms, shared: bytes) -> npt.NDArray[np.float64]:
+def decode(total: npt.NDArray[np.integer[Any]], terms: DistributedNoise, shared: bytes) -> npt.NDArray[np.float64]:
     """The noised sum of the clipped vectors, float64[length], from the sum of the numbers modulo 2**bits. Unbiased but
     for the rounding's condition. Divide by a PUBLIC number of clients, not by the one that was counted.
 
@@ -165,7 +168,7 @@ def share(mechanism: DistributedMechanism, count: int, variance: float, source: 
     return DISTRIBUTIONS[mechanism].draw(count, Fraction(variance), source)
 
 
-def event(terms: Terms) -> Concentrated:
+def event(terms: DistributedNoise) -> Concentrated:
     """What one sum costs when at least `contributors` honest clients' shares are in it: for any two inputs of which
     one has a client's vector where the other has zeros, and for all who see the sum.
 

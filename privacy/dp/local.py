@@ -107,7 +107,7 @@ def _sign_ds(values: Vector, level: LocalLevel, source: Source) -> Vector:
     return sent
 
 
-def _shape(level: LocalLevel, length: int) -> sign_selection.Shape:
+def _shape(level: LocalLevel, length: int) -> sign_selection.SelectionShape:
     return sign_selection.best_shape(length, level.top, level.epsilon, level.outputs)
 
 

@@ -62,7 +62,7 @@ class RoundNoise:
 
 
 @dataclass(frozen=True)
-class Measured:
+class RoundCost:
     """What one round of distributed noise really costs, as its mechanism has it: rounding and the sum of many small
     noises make it a little more than the ideal's.
     """
@@ -129,7 +129,7 @@ def round_cost(
     released: Collection[int],
     cohort: int,
     draws: Draws | None = None,
-    measured: Measured | None = None,
+    measured: RoundCost | None = None,
 ) -> tuple[Event, ...]:
     """What round `round` (counted from 1) adds, with everything that it releases: the sum, and the clip bits.
 
@@ -168,7 +168,7 @@ def round_cost(
 
 
 def whole_cost(
-    privacy: Privacy, rounds: int, *, cohort: int, draws: Draws | None = None, measured: Measured | None = None
+    privacy: Privacy, rounds: int, *, cohort: int, draws: Draws | None = None, measured: RoundCost | None = None
 ) -> tuple[Event, ...]:
     """What all rounds cost together, if none is abandoned: what an experiment claims. As few events as possible.
 
@@ -230,7 +230,7 @@ def _largest_sum(weights: Mapping[int, float], privacy: UserLevel, rounds: int) 
 
 
 def _distributed_cost(
-    privacy: UserLevel, round: int, rounds: int, cohort: int, measured: Measured | None
+    privacy: UserLevel, round: int, rounds: int, cohort: int, measured: RoundCost | None
 ) -> tuple[Event, ...]:
     if measured is not None:
         return (measured.updates, *([] if measured.bits is None else [measured.bits]))

@@ -23,7 +23,7 @@ MOST_OUTPUTS = 256
 
 
 @dataclass(frozen=True)
-class Shape:
+class SelectionShape:
     """The public numbers: length of the vector, top (k), outputs (h), threshold (ν)."""
 
     length: int
@@ -45,7 +45,7 @@ class Shape:
 
 
 @dataclass(frozen=True)
-class Selection:
+class SignSelection:
     """What is sent.
 
     coordinates: distinct, ascending.
@@ -56,7 +56,7 @@ class Selection:
     sign: int
 
 
-def select(vector: npt.NDArray[np.float64], shape: Shape, epsilon: float, source: Source) -> Selection:
+def select(vector: npt.NDArray[np.float64], shape: SelectionShape, epsilon: float, source: Source) -> SignSelection:
     """One draw.
 
     vector: finite; not otherwise bounded, since only the order of its coordinates counts.
@@ -73,11 +73,11 @@ def select(vector: npt.NDArray[np.float64], shape: Shape, epsilon: float, source
     ranks = np.array(source.distinct(shape.outputs - hits, shape.length - shape.top), np.int64)
     # The coordinate outside of the top set that has `rank` others of its kind before it.
     outside = ranks + np.searchsorted(top - np.arange(shape.top), ranks, side="right")
-    return Selection(np.sort(np.concatenate([inside, outside])), sign)
+    return SignSelection(np.sort(np.concatenate([inside, outside])), sign)
 
 
 @lru_cache(maxsize=64)
-def best_shape(length: int, share: float, epsilon: float, outputs: int | None = None) -> Shape:
+def best_shape(length: int, share: float, epsilon: float, outputs: int | None = None) -> SelectionShape:
     """The public numbers that serve best: k = share · length, and the h (or `outputs`) and ν for which the expected
     count of top coordinates beyond chance, squared, is largest beside the number of coordinates sent.
 
@@ -85,7 +85,7 @@ def best_shape(length: int, share: float, epsilon: float, outputs: int | None = 
     """
     top = max(1, min(length - 1, round(share * length)))
     if outputs is not None:
-        Shape(length, top, outputs, 1)
+        SelectionShape(length, top, outputs, 1)
     ratio = odds(epsilon)
     sizes = range(1, min(top, MOST_OUTPUTS, length - top) + 1) if outputs is None else (outputs,)
     best, most = None, -math.inf
@@ -94,10 +94,10 @@ def best_shape(length: int, share: float, epsilon: float, outputs: int | None = 
         for threshold in range(1, size + 1):
             gain = _expected(chances, threshold, float(ratio)) - size * top / length
             if gain > 0 and gain * gain / size > most:
-                best, most = Shape(length, top, size, threshold), gain * gain / size
+                best, most = SelectionShape(length, top, size, threshold), gain * gain / size
         if best is not None and size > 4 * best.outputs + 8:
             break  # the gain of one more coordinate only falls
-    return best or Shape(length, top, outputs or 1, 1)
+    return best or SelectionShape(length, top, outputs or 1, 1)
 
 
 def _chances(length: int, top: int, size: int) -> list[float]:
@@ -119,7 +119,7 @@ def _log_binomial(whole: int, part: int) -> float:
 
 
 @lru_cache(maxsize=16)
-def _weights(shape: Shape, ratio: Fraction) -> tuple[int, ...]:
+def _weights(shape: SelectionShape, ratio: Fraction) -> tuple[int, ...]:
     """For 0 … h hits, the number of such sets times their weight: whole numbers."""
     return tuple(
         math.comb(shape.top, hits)

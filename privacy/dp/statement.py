@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal, TypeAlias
 
-from coterie.privacy.dp.accounting import Spent, spent
+from coterie.privacy.dp.accounting import PrivacyCost, total_cost
 from coterie.privacy.dp.noise.distributions import DISTRIBUTIONS
 from coterie.privacy.dp.participation import most_participations
-from coterie.privacy.dp.rounds import Draws, Measured, multiplier, whole_cost
+from coterie.privacy.dp.rounds import Draws, RoundCost, multiplier, whole_cost
 from coterie.protocol.mechanisms import DISTRIBUTED, MATRIX
 from coterie.protocol.privacy import ExampleLevel, LocalLevel, Privacy, UserLevel
 from coterie.protocol.secagg import SecureMode
@@ -36,13 +36,13 @@ class Statement:
     mechanism: str
     trusts: Trust
     adversary: str
-    neighbours: tuple[Spent, Spent]
+    neighbours: tuple[PrivacyCost, PrivacyCost]
     released: tuple[str, ...]
     assumptions: tuple[str, ...]
     caveats: tuple[str, ...]
 
     @property
-    def claim(self) -> Spent:
+    def claim(self) -> PrivacyCost:
         """What the ledger counts and a device's policy compares: for adding or removing a unit; for local privacy, for
         any two updates.
         """
@@ -72,7 +72,7 @@ def statement(
     mode: SecureMode | None = None,
     groups: int = 1,
     draws: Draws | None = None,
-    measured: Measured | None = None,
+    measured: RoundCost | None = None,
 ) -> Statement:
     """The statement of an experiment of so many rounds.
 
@@ -87,10 +87,10 @@ def statement(
     if isinstance(privacy, LocalLevel):
         # The events are priced between any two updates already.
         delta = privacy.delta * rounds if privacy.mechanism == "gaussian" else LOCAL_DELTA
-        found = spent(events, min(delta, 0.01))
+        found = total_cost(events, min(delta, 0.01))
         claims = found, found
     else:
-        claims = spent(events, privacy.delta), spent(events, privacy.delta, relation="replace_one")
+        claims = total_cost(events, privacy.delta), total_cost(events, privacy.delta, relation="replace_one")
     match privacy:
         case UserLevel():
             return _of_users(privacy, rounds, cohort, mode, groups, claims)
@@ -143,7 +143,12 @@ _HOW: Mapping[str, str] = MappingProxyType(
 
 
 def _of_users(
-    privacy: UserLevel, rounds: int, cohort: int, mode: SecureMode | None, groups: int, claims: tuple[Spent, Spent]
+    privacy: UserLevel,
+    rounds: int,
+    cohort: int,
+    mode: SecureMode | None,
+    groups: int,
+    claims: tuple[PrivacyCost, PrivacyCost],
 ) -> Statement:
     times = most_participations(privacy, rounds)
     bits = ("the share of updates that needed no clipping: noised, in the price",) if privacy.adaptive else ()
@@ -188,7 +193,9 @@ def _of_users(
     )
 
 
-def _of_examples(privacy: ExampleLevel, rounds: int, draws: Draws | None, claims: tuple[Spent, Spent]) -> Statement:
+def _of_examples(
+    privacy: ExampleLevel, rounds: int, draws: Draws | None, claims: tuple[PrivacyCost, PrivacyCost]
+) -> Statement:
     drawn = draws or Draws(1.0, 1)
     return Statement(
         unit="one row of a device's data",
@@ -210,7 +217,7 @@ def _of_examples(privacy: ExampleLevel, rounds: int, draws: Draws | None, claims
     )
 
 
-def _of_updates(privacy: LocalLevel, rounds: int, claims: tuple[Spent, Spent]) -> Statement:
+def _of_updates(privacy: LocalLevel, rounds: int, claims: tuple[PrivacyCost, PrivacyCost]) -> Statement:
     return Statement(
         unit="a device's update: any two look alike",
         mechanism=(

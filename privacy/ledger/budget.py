@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from coterie import errors
 from coterie.privacy.ledger.events import EACH, YEAR, Bound
-from coterie.privacy.ledger.state import Charge, Standing, State
+from coterie.privacy.ledger.state import Charge, CostState, State
 
 YEAR_MS = 365 * 24 * 3600 * 1000
 
@@ -75,7 +75,7 @@ def charged(state: State, scope: str, now: int, experiment: str) -> tuple[Charge
 
 
 def _counts_since(charge: Charge, since: int) -> bool:
-    return charge.standing is Standing.RESERVED or charge.at > since
+    return charge.standing is CostState.RESERVED or charge.at > since
 
 
 def events_of(charges: Sequence[Charge]) -> tuple[str, ...]:

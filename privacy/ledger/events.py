@@ -92,7 +92,7 @@ class Spend:
     kind: Literal["spend"] = "spend"
 
 
-class Cause(StrEnum):
+class RefundCause(StrEnum):
     """Why a reservation was given back."""
 
     ABANDONED = "abandoned"
@@ -105,7 +105,7 @@ class Refund:
 
     experiment: str
     round: int
-    cause: Cause
+    cause: RefundCause
     kind: Literal["refund"] = "refund"
 
 

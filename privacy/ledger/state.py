@@ -8,7 +8,7 @@ from coterie import errors
 from coterie.privacy.ledger.events import Bound, Event, Limit, Refund, Reserve, Spend
 
 
-class Standing(StrEnum):
+class CostState(StrEnum):
     """Where a round's cost stands."""
 
     RESERVED = "reserved"
@@ -18,7 +18,7 @@ class Standing(StrEnum):
     @property
     def counts(self) -> bool:
         """Whether it takes budget."""
-        return self is not Standing.REFUNDED
+        return self is not CostState.REFUNDED
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +31,7 @@ class Charge:
     experiment: str
     round: int
     cost: tuple[str, ...]
-    standing: Standing
+    standing: CostState
     at: int
     noise: str | None = None
 
@@ -65,10 +65,10 @@ class State:
 
 
 # What a round's cost becomes, by where it stands and what happens; whatever is not here is refused.
-_MOVES: Mapping[tuple[Standing | None, type[Event]], Standing] = {
-    (None, Reserve): Standing.RESERVED,
-    (Standing.RESERVED, Spend): Standing.SPENT,
-    (Standing.RESERVED, Refund): Standing.REFUNDED,
+_MOVES: Mapping[tuple[CostState | None, type[Event]], CostState] = {
+    (None, Reserve): CostState.RESERVED,
+    (CostState.RESERVED, Spend): CostState.SPENT,
+    (CostState.RESERVED, Refund): CostState.REFUNDED,
 }
 
 

@@ -3,7 +3,7 @@
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, shape_inference
 
 from coterie.privacy.obfuscation.key import Choices, Pad
-from coterie.privacy.obfuscation.opening import Opening
+from coterie.privacy.obfuscation.opening import Prologue
 from coterie.privacy.obfuscation.weights import Scrambled, decoy
 
 # What may stand in for a value of any shape and kind of float: smooth and above 0, so that what follows (a root, a
@@ -26,7 +26,7 @@ def branch(
     scrambled: list[Scrambled],
     pad: Pad,
     choices: Choices,
-    opening: Opening,
+    opening: Prologue,
 ) -> None:
     """Give a share of the nodes whose result is among ``floats`` a false branch.
 

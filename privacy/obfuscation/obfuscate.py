@@ -11,7 +11,7 @@ from coterie.errors import ArgumentValueError, GraphRefused, InputError
 from coterie.privacy.obfuscation.branches import branch, float_values
 from coterie.privacy.obfuscation.key import FORMAT, KEY, LENGTH, SALT, SALT_BYTES, VERSION, Choices, Pad, secret_of
 from coterie.privacy.obfuscation.names import rename_operators, rename_values
-from coterie.privacy.obfuscation.opening import Opening, walk
+from coterie.privacy.obfuscation.opening import Prologue, walk
 from coterie.privacy.obfuscation.weights import scramble
 
 # Functions in a model, and Where and Mod for all that is hidden here.
@@ -44,7 +44,7 @@ def obfuscate(model: bytes, password: str, *, ratio: float = 0.5) -> bytes:
     graph = _read(model)
     salt = secrets.token_bytes(SALT_BYTES)
     secret = secret_of(password, salt)
-    pad, choices, opening = Pad(secret), Choices(secret), Opening(graph.graph)
+    pad, choices, opening = Pad(secret), Choices(secret), Prologue(graph.graph)
     floats = float_values(graph)
     scrambled = scramble(graph.graph, ratio, pad, choices, opening)
     if not scrambled:

@@ -9,7 +9,7 @@ from onnx import GraphProto, NodeProto, TensorProto, helper, numpy_helper
 from coterie.privacy.obfuscation.key import KEY, Pad
 
 
-class Opening:
+class Prologue:
     """Nodes and constants to come before a graph's own, with names that it does not have yet."""
 
     def __init__(self, graph: GraphProto) -> None:

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 from onnx import GraphProto, NodeProto, TensorProto, numpy_helper
 
 from coterie.privacy.obfuscation.key import Choices, Pad
-from coterie.privacy.obfuscation.opening import Opening
+from coterie.privacy.obfuscation.opening import Prologue
 
 # Operators, and the inputs at which they may take a weight that is not a constant, with any runtime.
 _TAKES = {
@@ -26,13 +26,17 @@ _FEWEST = 2
 
 @dataclass(frozen=True)
 class Scrambled:
-    """stored: the initialiser, which holds the scrambled weight; restored: the value with the weight itself."""
+    """A weight in scrambled form.
+
+    stored: the initialiser, which holds the scrambled weight.
+    restored: the value with the weight itself.
+    """
 
     stored: TensorProto
     restored: str
 
 
-def scramble(graph: GraphProto, ratio: float, pad: Pad, choices: Choices, opening: Opening) -> list[Scrambled]:
+def scramble(graph: GraphProto, ratio: float, pad: Pad, choices: Choices, opening: Prologue) -> list[Scrambled]:
     """Scramble a share of the weights, and add the nodes that put them right before all others.
 
     The rows of a weight (its first axis) are put in another order and a part of them is negated. Order and signs stand
@@ -68,7 +72,7 @@ def scramble(graph: GraphProto, ratio: float, pad: Pad, choices: Choices, openin
     return done
 
 
-def decoy(one: Scrambled, pad: Pad, choices: Choices, opening: Opening) -> str:
+def decoy(one: Scrambled, pad: Pad, choices: Choices, opening: Prologue) -> str:
     """A value made as the weight itself is, by the same operators from the same initialiser, in a wrong order and with
     wrong signs. Only the key tells the two apart.
     """
@@ -76,7 +80,7 @@ def decoy(one: Scrambled, pad: Pad, choices: Choices, opening: Opening) -> str:
     return _ordered(one.stored, choices.permutation(rows), _signs(rows, choices), pad, opening)
 
 
-def _scramble_one(tensor: TensorProto, pad: Pad, choices: Choices, opening: Opening) -> str:
+def _scramble_one(tensor: TensorProto, pad: Pad, choices: Choices, opening: Prologue) -> str:
     weight = numpy_helper.to_array(tensor)
     order, negated = choices.permutation(len(weight)), _signs(len(weight), choices)
     signs = (1 - 2 * negated).astype(weight.dtype).reshape((-1, *(1,) * (weight.ndim - 1)))
@@ -91,7 +95,7 @@ def _signs(rows: int, choices: Choices) -> NDArray[np.int64]:
 
 
 def _ordered(
-    tensor: TensorProto, place: NDArray[np.int64], negated: NDArray[np.int64], pad: Pad, opening: Opening
+    tensor: TensorProto, place: NDArray[np.int64], negated: NDArray[np.int64], pad: Pad, opening: Prologue
 ) -> str:
     """The rows of an initialiser by their places, some of them negated, as far as the key is right."""
     index = opening.unpadded(place, len(place), pad)

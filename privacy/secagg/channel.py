@@ -11,14 +11,14 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from coterie import errors
 from coterie.privacy.entropy import Entropy, draw
-from coterie.privacy.secagg.context import Context
+from coterie.privacy.secagg.context import AttemptContext
 
 NONCE_BYTES = 12
 OVERHEAD = NONCE_BYTES + 16
 """How many bytes a box is longer than what it holds."""
 
 
-def associated(context: Context, phase: str, sender: int, recipient: int) -> bytes:
+def associated(context: AttemptContext, phase: str, sender: int, recipient: int) -> bytes:
     """The associated data of a box: the context, the phase, and the places of sender and recipient in the roster."""
     return context.bind("box", phase.encode("ascii"), sender, recipient)
 

@@ -27,7 +27,7 @@ from coterie import errors
 from coterie.privacy.entropy import Entropy, draw
 from coterie.privacy.secagg import client_rules as rules
 from coterie.privacy.secagg.client_rules import Host, Vector
-from coterie.privacy.secagg.client_state import Answered, ClientState, SecAggClientPhase, Secrets
+from coterie.privacy.secagg.client_state import Answered, ClientSecrets, ClientState, SecAggClientPhase
 from coterie.privacy.secagg.endorsed import NO_ENDORSEMENT, EndorsementRule
 from coterie.privacy.secagg.keys import KeyPair
 from coterie.privacy.secagg.parameters import LEAST_CLIENTS
@@ -152,7 +152,7 @@ def begin(
         model=model,
         floor=floor,
         advertised=RosterEntry(position=0, device=device, identity=identity.public, **advertised.model_dump()),
-        secrets=Secrets(mask_key.private, channel_key.private, draw(entropy, 32)),
+        secrets=ClientSecrets(mask_key.private, channel_key.private, draw(entropy, 32)),
         required=required,
     )
     return state, advertised

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from coterie import errors
 from coterie.privacy.entropy import Entropy
 from coterie.privacy.secagg import channel, ring, shamir
-from coterie.privacy.secagg.client_state import ClientState, Entrusted, SecAggClientPhase, Secrets
+from coterie.privacy.secagg.client_state import ClientSecrets, ClientState, Entrusted, SecAggClientPhase
 from coterie.privacy.secagg.derivations import channel_keys, commitment, own_mask, pair_masks
 from coterie.privacy.secagg.encoding import vector_spec
 from coterie.privacy.secagg.endorsed import check, check_roster, subjects
@@ -305,7 +305,7 @@ def take_outcome(state: ClientState, message: Outcome, host: Host) -> tuple[Clie
     return (state if message.state == "open" else state.without_secrets()), None
 
 
-def secrets_of(state: ClientState) -> Secrets:
+def secrets_of(state: ClientState) -> ClientSecrets:
     """The client's own secrets; every phase in which a rule asks for them has them."""
     if state.secrets is None:
         raise errors.InternalError(f"A client that awaits {state.awaits} has no secrets left.")

@@ -9,7 +9,7 @@ from enum import Enum
 from functools import cached_property
 from typing import Any, Literal
 
-from coterie.privacy.secagg.context import Context
+from coterie.privacy.secagg.context import AttemptContext
 from coterie.privacy.secagg.endorsed import NO_ENDORSEMENT, EndorsementRule
 from coterie.privacy.secagg.parameters import Parameters, parameters
 from coterie.privacy.secagg.roster import context_of
@@ -30,7 +30,7 @@ class SecAggClientPhase(Enum):
 
 
 @dataclass(frozen=True)
-class Secrets:
+class ClientSecrets:
     """The client's own: private mask key, private channel key (X25519), seed of its own mask; 32 bytes each."""
 
     mask_key: bytes = field(repr=False)
@@ -82,7 +82,7 @@ class ClientState:
     model: str
     floor: int
     advertised: RosterEntry
-    secrets: Secrets | None
+    secrets: ClientSecrets | None
     clients: int = 0
     roster: str = ""
     neighbours: Mapping[int, RosterEntry] = field(default_factory=dict[int, RosterEntry])
@@ -114,7 +114,7 @@ class ClientState:
         return parameters(self.clients, corrupt=terms.corrupt, dropout=terms.dropout, mode=terms.mode)
 
     @cached_property
-    def context(self) -> Context:
+    def context(self) -> AttemptContext:
         """What everything that follows the roster is bound to."""
         return context_of(self.terms, plan=self.plan, model=self.model, parameters=self.parameters, roster=self.roster)
 

@@ -17,10 +17,16 @@ DOMAIN = b"coterie/secagg/v1/"
 
 
 @dataclass(frozen=True)
-class Context:
-    """attempt: its id; plan: SHA-256 of the signed plan; model: `roster.model_digest` of the tasks, which covers the
-    version that was trained from and all that training depends on; spec: `roster.terms_digest`; parameters; roster: the
-    digest of all clients' keys in their order. Digests are 64 hex digits.
+class AttemptContext:
+    """What an attempt is about. Digests are 64 hex digits.
+
+    attempt: its id.
+    plan: SHA-256 of the signed plan.
+    model: `roster.model_digest` of the tasks, which covers the version that was trained from and all that training
+        depends on.
+    spec: `roster.terms_digest`.
+    parameters: of the attempt.
+    roster: the digest of all clients' keys in their order.
     """
 
     attempt: str

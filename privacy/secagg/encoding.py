@@ -71,9 +71,12 @@ class Binding:
 
 
 @dataclass(frozen=True)
-class Encoded:
-    """vector: uint32, one word for every coordinate of `vector_spec`. clipped: whether a vector was longer than the
-    public norm, or lay so unevenly that the grid's ends cut it. clamped: whether a sum was held to the public range.
+class EncodedVector:
+    """An update in the ring, to be masked.
+
+    vector: uint32, one word for every coordinate of `vector_spec`.
+    clipped: whether a vector was longer than the public norm, or lay so unevenly that the grid's ends cut it.
+    clamped: whether a sum was held to the public range.
     """
 
     vector: RingVector = field(repr=False)
@@ -137,7 +140,7 @@ def encode(
     binding: Binding,
     entropy: Entropy,
     noise: NoiseTerms | None = None,
-) -> Encoded:
+) -> EncodedVector:
     """One client's update in the ring.
 
     noise: of the task's terms, for a section that is ``noised``.
@@ -185,7 +188,7 @@ def encode(
         np.multiply(numbers, np.uint32(units), out=out[at : at + section.values], casting="unsafe")
         at += section.values
     out[: sections[0].values] = (1, 1, 0, 0, 0) if secret else (1, weight, examples, clipped, clamped)
-    return Encoded(out, bool(clipped), bool(clamped))
+    return EncodedVector(out, bool(clipped), bool(clamped))
 
 
 def paired(
@@ -247,11 +250,11 @@ _FORMS: Mapping[str, _Form] = {
 }
 
 
-def shared_noise(section: SecureSection, spec: SectionSpec, noise: NoiseTerms | None) -> distributed.Terms:
+def shared_noise(section: SecureSection, spec: SectionSpec, noise: NoiseTerms | None) -> distributed.DistributedNoise:
     """How a ``noised`` section is noised. Raises errors.UpdateRefused (``wrong_sections``) without terms."""
     if noise is None:
         raise _refusal(f"section {section.name[:64]!r} needs noise, and the terms define none")
-    return distributed.Terms.of(noise, section.bits, spec.length)
+    return distributed.DistributedNoise.of(noise, section.bits, spec.length)
 
 
 def _vector_of(spec: SectionSpec, vectors: Mapping[str, npt.NDArray[Any]]) -> npt.NDArray[Any]:

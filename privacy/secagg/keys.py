@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 
 from coterie import errors
 from coterie.privacy.entropy import Entropy, draw
-from coterie.privacy.secagg.context import Context
+from coterie.privacy.secagg.context import AttemptContext
 
 KEY_BYTES = 32
 _FIELD = (1 << 255) - 19
@@ -50,7 +50,7 @@ class KeyPair:
 
 
 @dataclass(frozen=True, order=True)
-class Place:
+class RosterKey:
     """A client's place in the roster, and one of its public keys."""
 
     position: int
@@ -79,7 +79,7 @@ def check_public(public: bytes) -> None:
         )
 
 
-def pair_info(context: Context, purpose: str, one: Place, other: Place) -> bytes:
+def pair_info(context: AttemptContext, purpose: str, one: RosterKey, other: RosterKey) -> bytes:
     """What the common secret of two clients is bound to: the context, both places and both public keys, lower first."""
     low, high = sorted((one, other))
     return context.bind(purpose, low.position, high.position, low.public, high.public)

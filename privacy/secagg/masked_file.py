@@ -23,8 +23,11 @@ _HEADER_BYTES = 1 << 14
 
 @dataclass(frozen=True)
 class MaskedHeader:
-    """attempt, task: ids; plan, base, spec: SHA-256 of the plan, of the model version trained from, and of the vector's
-    segments (`VectorSpec.digest`).
+    """What a masked vector's file says of it.
+
+    attempt, task: ids.
+    plan, base, spec: SHA-256 of the plan, of the model version trained from, and of the vector's segments
+        (`VectorSpec.digest`).
     """
 
     attempt: str

@@ -5,7 +5,7 @@ import hashlib
 from collections.abc import Iterable
 from functools import lru_cache
 
-from coterie.privacy.secagg.context import DOMAIN, Context
+from coterie.privacy.secagg.context import DOMAIN, AttemptContext
 from coterie.privacy.secagg.graph import order
 from coterie.privacy.secagg.parameters import Parameters
 from coterie.protocol.canonical import canonical_json, digest_of, parse_json
@@ -89,9 +89,9 @@ def ordered(keys: Iterable[AdvertiseKeys | RosterEntry], attempt: str) -> tuple[
     return order([bytes.fromhex(each.mask_key + each.channel_key) for each in keys], attempt)
 
 
-def context_of(terms: SecureTerms, *, plan: str, model: str, parameters: Parameters, roster: str) -> Context:
+def context_of(terms: SecureTerms, *, plan: str, model: str, parameters: Parameters, roster: str) -> AttemptContext:
     """What keys, boxes and signatures of the attempt are bound to, once there is a roster."""
-    return Context(
+    return AttemptContext(
         attempt=terms.attempt,
         plan=plan,
         model=model,

@@ -32,7 +32,7 @@ from coterie.privacy.secagg.server_rules import (
     Revealed,
     Shared,
 )
-from coterie.privacy.secagg.server_state import Blame, Cause, Dealt, Opened, SecAggPhase, ServerState
+from coterie.privacy.secagg.server_state import AttemptFailure, Blame, Dealt, Opened, SecAggPhase, ServerState
 from coterie.privacy.secagg.survivors import quorum, survivors_digest
 from coterie.protocol.secagg import (
     Agreement,
@@ -50,7 +50,7 @@ __all__ = [
     "Advertised",
     "Agreed",
     "Blame",
-    "Cause",
+    "AttemptFailure",
     "Dealt",
     "Event",
     "MaskedArrived",

@@ -15,7 +15,7 @@ from coterie.privacy.secagg.keys import KeyPair, check_public
 from coterie.privacy.secagg.opening import Fits, Recovered, Sealed, open_all
 from coterie.privacy.secagg.parameters import parameters
 from coterie.privacy.secagg.roster import ordered, roster_digest, verify_keys
-from coterie.privacy.secagg.server_state import Blame, Cause, Dealt, Opened, SecAggPhase, ServerState
+from coterie.privacy.secagg.server_state import AttemptFailure, Blame, Dealt, Opened, SecAggPhase, ServerState
 from coterie.privacy.secagg.shares import decode_shares
 from coterie.privacy.secagg.survivors import agreement_message, fallen_apart, fewest_survivors, quorum, survivors_digest
 from coterie.protocol.canonical import sha256_hex
@@ -100,11 +100,11 @@ def advertise(state: ServerState, event: Advertised) -> ServerState:
 def close_keys(state: ServerState, event: PhaseDeadline) -> ServerState:
     terms, count = state.terms, state.clients
     if count < terms.min_clients:
-        return _fail(state, Cause.TOO_FEW_CLIENTS, f"{count} of at least {terms.min_clients}")
+        return _fail(state, AttemptFailure.TOO_FEW_CLIENTS, f"{count} of at least {terms.min_clients}")
     try:
         parameters(count, corrupt=terms.corrupt, dropout=terms.dropout, mode=terms.mode)
     except errors.ArgumentValueError as error:
-        return _fail(state, Cause.NO_PARAMETERS, error.message)
+        return _fail(state, AttemptFailure.NO_PARAMETERS, error.message)
     places = ordered(state.entries, terms.attempt)
     entries = tuple(state.entries[index].model_copy(update={"position": place}) for place, index in enumerate(places))
     return replace(state, phase=SecAggPhase.SHARES, entries=entries, roster=roster_digest(entries))
@@ -128,7 +128,7 @@ def close_shares(state: ServerState, event: PhaseDeadline) -> ServerState:
     kept = _well_connected(state)
     least = fewest_survivors(state.terms, state.parameters)
     if len(kept) < least:
-        return _fail(state, Cause.TOO_FEW_DEALT, f"{len(kept)} of at least {least}")
+        return _fail(state, AttemptFailure.TOO_FEW_DEALT, f"{len(kept)} of at least {least}")
     return replace(state, phase=SecAggPhase.MASKED, dealt=kept)
 
 
@@ -161,12 +161,12 @@ def arrive(state: ServerState, event: MaskedArrived) -> ServerState:
 def close_masked(state: ServerState, event: PhaseDeadline) -> ServerState:
     least = fewest_survivors(state.terms, state.parameters)
     if len(state.arrived) < least:
-        return _fail(state, Cause.TOO_FEW_SURVIVORS, f"{len(state.arrived)} of at least {least}")
+        return _fail(state, AttemptFailure.TOO_FEW_SURVIVORS, f"{len(state.arrived)} of at least {least}")
     if fallen_apart(state.arrived, state.parameters):
-        return _fail(state, Cause.FALLEN_APART, f"{len(state.arrived)} of {state.clients} survived")
+        return _fail(state, AttemptFailure.FALLEN_APART, f"{len(state.arrived)} of {state.clients} survived")
     lonely = _place_below_threshold(state, state.arrived)
     if lonely is not None:
-        return _fail(state, Cause.TOO_FEW_SURVIVORS, f"of the neighbours of place {lonely}")
+        return _fail(state, AttemptFailure.TOO_FEW_SURVIVORS, f"of the neighbours of place {lonely}")
     phase = SecAggPhase.AGREEMENT if state.terms.mode == "consistent" else SecAggPhase.REVEAL
     return replace(state, phase=phase)
 
@@ -183,10 +183,10 @@ def sign(state: ServerState, event: Agreed) -> ServerState:
 def close_agreement(state: ServerState, event: PhaseDeadline) -> ServerState:
     least = quorum(state.parameters)
     if len(state.agreed) < least:
-        return _fail(state, Cause.TOO_FEW_AGREED, f"{len(state.agreed)} of at least {least}")
+        return _fail(state, AttemptFailure.TOO_FEW_AGREED, f"{len(state.agreed)} of at least {least}")
     lonely = _place_below_threshold(state, state.agreed)
     if lonely is not None:
-        return _fail(state, Cause.TOO_FEW_AGREED, f"of the neighbours of place {lonely}")
+        return _fail(state, AttemptFailure.TOO_FEW_AGREED, f"of the neighbours of place {lonely}")
     return replace(state, phase=SecAggPhase.REVEAL)
 
 
@@ -220,7 +220,7 @@ def asked_to_reveal(state: ServerState) -> frozenset[int]:
 def close_reveal(state: ServerState, event: PhaseDeadline) -> ServerState:
     lonely = _place_below_threshold(state, frozenset(state.revealed))
     if lonely is not None:
-        return _fail(state, Cause.TOO_FEW_REVEALED, f"of the neighbours of place {lonely}")
+        return _fail(state, AttemptFailure.TOO_FEW_REVEALED, f"of the neighbours of place {lonely}")
     threshold = state.parameters.threshold
     seeds = open_all({place: _sealed_seed(state, place) for place in state.survivors}, threshold)
     keys = open_all({place: _sealed_key(state, place) for place in _bound(state)}, threshold)
@@ -232,7 +232,7 @@ def close_reveal(state: ServerState, event: PhaseDeadline) -> ServerState:
     )
     shut = sorted(blame.dealer for blame in blamed if blame.revealer is None)
     if shut:
-        return _fail(judged, Cause.WRONG_SHARES, "that of place " + ", ".join(map(str, shut)))
+        return _fail(judged, AttemptFailure.WRONG_SHARES, "that of place " + ", ".join(map(str, shut)))
     return replace(judged, phase=SecAggPhase.SUMMED, opened=opened, revealed={})
 
 
@@ -291,7 +291,7 @@ def _check_asked(position: int, places: frozenset[int]) -> None:
         raise _refused(f"Place {position} is not asked: it dropped out before", code="secagg_phase")
 
 
-def _fail(state: ServerState, cause: Cause, detail: str) -> ServerState:
+def _fail(state: ServerState, cause: AttemptFailure, detail: str) -> ServerState:
     return replace(state, phase=SecAggPhase.FAILED, revealed={}, cause=cause, detail=detail)
 
 

@@ -11,7 +11,7 @@ from enum import Enum
 from functools import cached_property
 from typing import Any, Literal
 
-from coterie.privacy.secagg.context import Context
+from coterie.privacy.secagg.context import AttemptContext
 from coterie.privacy.secagg.graph import neighbours
 from coterie.privacy.secagg.parameters import Parameters, parameters
 from coterie.privacy.secagg.roster import context_of
@@ -38,7 +38,7 @@ class SecAggPhase(Enum):
         return self in (SecAggPhase.SUMMED, SecAggPhase.FAILED)
 
 
-class Cause(Enum):
+class AttemptFailure(Enum):
     """Why an attempt has no sum."""
 
     TOO_FEW_CLIENTS = "too_few_clients"
@@ -56,15 +56,15 @@ class Cause(Enum):
         return _SENTENCES[self]
 
 
-_SENTENCES: Mapping[Cause, str] = {
-    Cause.TOO_FEW_CLIENTS: "fewer clients sent their keys than the terms require",
-    Cause.NO_PARAMETERS: "this number of clients cannot tolerate this number of corrupt and dropped ones",
-    Cause.TOO_FEW_DEALT: "too few clients dealt their shares",
-    Cause.TOO_FEW_SURVIVORS: "too few masked vectors arrived to open the sum",
-    Cause.FALLEN_APART: "the survivors are groups without a neighbour in common",
-    Cause.TOO_FEW_AGREED: "too few clients signed the list of survivors",
-    Cause.TOO_FEW_REVEALED: "too few clients revealed their shares to open the sum",
-    Cause.WRONG_SHARES: "the shares of a client do not give the secret that it is bound to",
+_SENTENCES: Mapping[AttemptFailure, str] = {
+    AttemptFailure.TOO_FEW_CLIENTS: "fewer clients sent their keys than the terms require",
+    AttemptFailure.NO_PARAMETERS: "this number of clients cannot tolerate this number of corrupt and dropped ones",
+    AttemptFailure.TOO_FEW_DEALT: "too few clients dealt their shares",
+    AttemptFailure.TOO_FEW_SURVIVORS: "too few masked vectors arrived to open the sum",
+    AttemptFailure.FALLEN_APART: "the survivors are groups without a neighbour in common",
+    AttemptFailure.TOO_FEW_AGREED: "too few clients signed the list of survivors",
+    AttemptFailure.TOO_FEW_REVEALED: "too few clients revealed their shares to open the sum",
+    AttemptFailure.WRONG_SHARES: "the shares of a client do not give the secret that it is bound to",
 }
 
 
@@ -126,7 +126,7 @@ class ServerState:
     revealed: Mapping[int, Reveal] = field(default_factory=dict[int, Reveal])
     opened: Opened | None = None
     blamed: tuple[Blame, ...] = ()
-    cause: Cause | None = None
+    cause: AttemptFailure | None = None
     detail: str = ""
     format: Literal[1] = 1
 
@@ -162,7 +162,7 @@ class ServerState:
         return parameters(self.clients, corrupt=terms.corrupt, dropout=terms.dropout, mode=terms.mode)
 
     @cached_property
-    def context(self) -> Context:
+    def context(self) -> AttemptContext:
         """What everything that follows the roster is bound to."""
         return context_of(self.terms, plan=self.plan, model=self.model, parameters=self.parameters, roster=self.roster)
 

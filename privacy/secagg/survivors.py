@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Iterable
 
 from coterie import errors
-from coterie.privacy.secagg.context import Context
+from coterie.privacy.secagg.context import AttemptContext
 from coterie.privacy.secagg.parameters import Parameters, share_of
 from coterie.protocol.secagg import SecureTerms, from_base64, to_base64
 
@@ -29,12 +29,12 @@ def from_bits(text: str, clients: int) -> frozenset[int]:
     return frozenset(place for place in range(clients) if bits[place >> 3] >> (place & 7) & 1)
 
 
-def survivors_digest(context: Context, alive: str, dealt: str) -> str:
+def survivors_digest(context: AttemptContext, alive: str, dealt: str) -> str:
     """SHA-256 of survivors and of those who dealt shares (as a message carries them) in context, as 64 hex digits."""
     return hashlib.sha256(context.bind("survivors", alive.encode("ascii"), dealt.encode("ascii"))).hexdigest()
 
 
-def agreement_message(context: Context, digest: str) -> bytes:
+def agreement_message(context: AttemptContext, digest: str) -> bytes:
     """What a device signs in the domain SECURE_SURVIVORS: the list of survivors of just this attempt and roster."""
     return context.bind("agreement", bytes.fromhex(digest))
 

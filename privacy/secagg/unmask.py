@@ -42,7 +42,11 @@ def split(length: int, shards: int) -> list[tuple[int, int]]:
 
 
 def _words_of(seeds: bytes, signs: bytes, low: int, high: int) -> RingVector:
-    """The sum of all masks over [low, high). seeds: 32 bytes each; signs: 1 where a mask is added."""
+    """The sum of all masks over [low, high).
+
+    seeds: 32 bytes each.
+    signs: 1 where a mask is added.
+    """
     words = np.zeros(high - low, np.uint32)
     masks = [MaskSeed(seeds[32 * i : 32 * i + 32], 1 if sign else -1) for i, sign in enumerate(signs)]
     add_masks(words, masks, low)

@@ -14,8 +14,9 @@ from coterie.server.store import tokens
 class Caller:
     """The holder of a role's token.
 
-    token: its id. population: the only one that the token is for; None: all, those to come too. expires_at: when it
-    runs out, in milliseconds; None: never.
+    token: its id.
+    population: the only one that the token is for; None: all, those to come too.
+    expires_at: when it runs out, in milliseconds; None: never.
     """
 
     token: str
@@ -24,7 +25,10 @@ class Caller:
     expires_at: int | None
 
     def reaches(self, population: str | None) -> bool:
-        """Whether the token is for this population. population: None for what is of all."""
+        """Whether the token is for this population.
+
+        population: None for what is of all.
+        """
         return self.population is None or self.population == population
 
     def within(self, population: str | None) -> str | None:

@@ -30,7 +30,10 @@ JOINS: Final[Mapping[str, Principal]] = {"enrol": "newcomer", "edge": "newcomer"
 
 @dataclass(frozen=True)
 class Enroller:
-    """The holder of an enrolment token. clients: for how many an edge aggregator may speak; None for a device."""
+    """The holder of an enrolment token.
+
+    clients: for how many an edge aggregator may speak; None for a device.
+    """
 
     token: str
     population: str
@@ -46,7 +49,11 @@ class Invited:
 
 @dataclass(frozen=True, kw_only=True)
 class SignedRequest(ABC):
-    """Who signed the head of this request. public: their key. content_digest: what its body must have."""
+    """Who signed the head of this request.
+
+    public: their key.
+    content_digest: what its body must have.
+    """
 
     id: str
     public: str
@@ -62,7 +69,10 @@ class SignedRequest(ABC):
 @final
 @dataclass(frozen=True, kw_only=True)
 class SignedDevice(SignedRequest):
-    """A device. clients: for how many an edge aggregator may speak; None for a device."""
+    """A device.
+
+    clients: for how many an edge aggregator may speak; None for a device.
+    """
 
     population: str
     clients: ClientBounds | None = None

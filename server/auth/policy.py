@@ -52,8 +52,8 @@ class Scope(Enum):
 class RouteRule:
     """What a route asks for.
 
-    roles: whom it takes; nobody named: everybody. streamed: the signature covers a body that the handler checks while
-    it comes in.
+    roles: whom it takes; nobody named: everybody.
+    streamed: the signature covers a body that the handler checks while it comes in.
     """
 
     roles: frozenset[Principal] = frozenset()

@@ -9,7 +9,7 @@ from fastapi import Request
 from coterie.errors import ConfigurationError, Unauthenticated
 from coterie.protocol.http_signatures import (
     SINGLE,
-    Head,
+    RequestHead,
     RequestSignature,
     authority_of,
     malformed,
@@ -69,13 +69,13 @@ def verify_head(
         ) from None
 
 
-def _head(request: Request, fields: Mapping[str, str], public_url: str | None, host: str) -> Head:
+def _head(request: Request, fields: Mapping[str, str], public_url: str | None, host: str) -> RequestHead:
     path = request.scope["raw_path"].decode("ascii")
     authority = authority_of(host, request.scope["scheme"])
     if public_url is not None:
         public = urlsplit(public_url)
         authority, path = authority_of(public.netloc, public.scheme), public.path.rstrip("/") + path
-    return Head(request.method, authority, path, request.scope["query_string"].decode("ascii"), fields)
+    return RequestHead(request.method, authority, path, request.scope["query_string"].decode("ascii"), fields)
 
 
 def _signed_for(request: Request, fields: Mapping[str, str], signature: RequestSignature, public: str) -> str | None:

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from coterie.privacy.ledger.budget import charged, clock, events_of
 from coterie.privacy.ledger.chain import Entry, Head
 from coterie.privacy.ledger.events import EACH, YEAR
-from coterie.privacy.ledger.state import Charge, Standing, State
+from coterie.privacy.ledger.state import Charge, CostState, State
 from coterie.protocol.control import BudgetLimit, BudgetView, ExperimentBudget, LedgerEntry, Page
 from coterie.protocol.conversion import to_json
 from coterie.server.auth.gate import Here, gated_router
 from coterie.server.clock import now_ms
-from coterie.server.control.populations import Name, named
+from coterie.server.control.populations import Name, find_population
 from coterie.server.floor import policy_of
 from coterie.server.paging import Cursor, Limit, number_after, page
 from coterie.server.store import ledger
@@ -27,7 +27,7 @@ DELTA = 1e-5
 async def show(name: Name, here: Here) -> BudgetView:
     """Of a unit that took part in everything: what it may have lost, by experiment and over 365 days."""
     async with here.storage.database.read() as session:
-        row = await named(session, name)
+        row = await find_population(session, name)
         head, state = await here.rounds.spending.ledger.read(session, row.name)
     delta = policy_of(row).delta or DELTA
     return await asyncio.to_thread(view, here.rounds.spending.ledger, head, state, delta, now_ms())
@@ -41,7 +41,7 @@ async def show(name: Name, here: Here) -> BudgetView:
 async def entries(name: Name, here: Here, limit: Limit = 100, cursor: Cursor = None) -> Page[LedgerEntry]:
     """Append-only, each entry chained to the one before by its digest and signed by the coordinator's key."""
     async with here.storage.database.read() as session:
-        row = await named(session, name)
+        row = await find_population(session, name)
         found = await ledger.entries(session, row.name, number_after(cursor, 0), limit + 1)
     return page(found, limit, lambda entry: entry.sequence, [entry_view(entry) for entry in found])
 
@@ -65,7 +65,7 @@ def view(ledger: Ledger, head: Head, state: State, delta: float, now: int) -> Bu
         digest=head.digest,
         limits=limits,
         delta=at,
-        epsilon_year_spent=_epsilon(ledger, _spent(within), at),
+        epsilon_year_spent=_epsilon(ledger, _spent_charges(within), at),
         epsilon_year=_epsilon(ledger, within, at),
         experiments=tuple(_experiment(ledger, state, name, delta) for name in state.experiments),
     )
@@ -73,24 +73,24 @@ def view(ledger: Ledger, head: Head, state: State, delta: float, now: int) -> Bu
 
 def _experiment(ledger: Ledger, state: State, name: str, delta: float) -> ExperimentBudget:
     charges = [charge for charge in state.charges.values() if charge.experiment == name]
-    counts = {standing: sum(charge.standing is standing for charge in charges) for standing in Standing}
+    counts = {standing: sum(charge.standing is standing for charge in charges) for standing in CostState}
     own, each = state.limits.get(name), state.limits.get(EACH)
     at = own.delta if own else each.delta if each else delta
     bounds = [bound.epsilon for bound in (own, each) if bound is not None and bound.delta == at]
     return ExperimentBudget(
         experiment=name,
-        rounds_spent=counts[Standing.SPENT],
-        rounds_reserved=counts[Standing.RESERVED],
-        rounds_refunded=counts[Standing.REFUNDED],
-        epsilon_spent=_epsilon(ledger, _spent(charges), at),
+        rounds_spent=counts[CostState.SPENT],
+        rounds_reserved=counts[CostState.RESERVED],
+        rounds_refunded=counts[CostState.REFUNDED],
+        epsilon_spent=_epsilon(ledger, _spent_charges(charges), at),
         epsilon=_epsilon(ledger, state.of(name), at),
         delta=at,
         limit=min(bounds, default=None),
     )
 
 
-def _spent(charges: Sequence[Charge]) -> tuple[Charge, ...]:
-    return tuple(charge for charge in charges if charge.standing is Standing.SPENT)
+def _spent_charges(charges: Sequence[Charge]) -> tuple[Charge, ...]:
+    return tuple(charge for charge in charges if charge.standing is CostState.SPENT)
 
 
 def _epsilon(ledger: Ledger, charges: Sequence[Charge], delta: float) -> float | None:

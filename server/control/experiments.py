@@ -21,7 +21,7 @@ from coterie.server.auth.caller import Caller
 from coterie.server.auth.gate import Calling, Here, gated_router
 from coterie.server.control import submission
 from coterie.server.control.idempotency import OnceOnly
-from coterie.server.control.populations import named
+from coterie.server.control.populations import find_population
 from coterie.server.floor import check_floor, policy_of
 from coterie.server.paging import Cursor, Limit, after, instant, maybe_instant, number_after, page
 from coterie.server.rounds.record import uploaded
@@ -34,7 +34,10 @@ Name = Annotated[str, Path(max_length=200, description="An id, the unique beginn
 
 
 def view(row: ExperimentRow, quarantined: Mapping[str, str]) -> ExperimentView:
-    """An experiment as it stands. quarantined: why experiments that run stand still, by their ids."""
+    """An experiment as it stands.
+
+    quarantined: why experiments that run stand still, by their ids.
+    """
     request = experiments.request_of(row)
     return ExperimentView.model_validate(
         {
@@ -89,7 +92,7 @@ async def create(
         if earlier is not None:
             response.status_code = 200
             return view(await experiment_row(session, earlier, caller), here.board.quarantined)
-        population = await named(session, body.population)
+        population = await find_population(session, body.population)
         check_floor(body.population, policy_of(population), body, manifest)
         row = await experiments.create(session, ids.new_id(ids.EXPERIMENT), body, manifest.id)
         await experiments.add_model(

@@ -43,7 +43,7 @@ async def view(here: Coordinator, session: AsyncSession, row: PopulationRow) -> 
     )
 
 
-async def named(session: AsyncSession, name: str) -> PopulationRow:
+async def find_population(session: AsyncSession, name: str) -> PopulationRow:
     """The population of this name. Raises NotFound."""
     row = await populations.find(session, name)
     if row is None:
@@ -111,7 +111,7 @@ async def index(here: Here, caller: Calling, limit: Limit = 100, cursor: Cursor 
 async def show(name: Name, here: Here) -> PopulationView:
     """As it stands."""
     async with here.storage.database.read() as session:
-        return await view(here, session, await named(session, name))
+        return await view(here, session, await find_population(session, name))
 
 
 @router.put(
@@ -122,7 +122,7 @@ async def allow(name: Name, public: Public, here: Here, caller: Calling) -> Popu
     again. Refused where the population's policy names its signers (``population_policy``): change the policy then.
     """
     async with here.storage.database.write("population") as session:
-        row = await named(session, name)
+        row = await find_population(session, name)
         if public not in await populations.signers(session, name):
             check_signer(name, policy_of(row), public)
         if await populations.allow(session, name, public):
@@ -140,7 +140,7 @@ async def change(name: Name, body: PolicyChange, here: Here, caller: Calling) ->
     """
     check_names(body)
     async with here.storage.database.write("policy") as session:
-        row = await named(session, name)
+        row = await find_population(session, name)
         before = policy_of(row)
         try:
             after = changed(before, body)

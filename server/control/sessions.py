@@ -38,7 +38,7 @@ async def create(
             identifier = earlier
         else:
             identifier = ids.new_id(ids.SESSION)
-            given = await _made(session, identifier, body)
+            given = await _make_session(session, identifier, body)
             detail = {"roles": [role.name for role in body.roles], "parties": [role.party for role in body.roles]}
             await audit.append(session, caller.token, "session.created", identifier, detail)
             events.append(session, "session.created", {"session": identifier, "name": body.name})
@@ -50,7 +50,7 @@ async def create(
     )
 
 
-async def _made(session: AsyncSession, identifier: str, body: SessionCreate) -> dict[str, Token]:
+async def _make_session(session: AsyncSession, identifier: str, body: SessionCreate) -> dict[str, Token]:
     now = now_ms()
     terms = SessionTerms(session=identifier, roles=body.roles, stages=body.stages, message_limit=body.message_limit)
     row = SessionRow(

@@ -28,7 +28,7 @@ from coterie.protocol.schema import DataSchema
 from coterie.protocol.secure_aggregation import SecureAggregation
 from coterie.protocol.tensors import TensorLimits, read_file
 from coterie.server.auth.caller import Caller
-from coterie.server.control.populations import named
+from coterie.server.control.populations import find_population
 from coterie.server.coordinator import Coordinator
 from coterie.server.floor import check_signer, policy_of
 from coterie.server.store import blob_rows, devices, populations
@@ -47,7 +47,7 @@ class Ground:
 
 async def ground(session: AsyncSession, population: str) -> Ground:
     """The population's schema and the keys it accepts. Raises NotFound."""
-    row = await named(session, population)
+    row = await find_population(session, population)
     schema = DataSchema.from_json(json.loads(row.schema_json))
     return Ground(schema, await populations.signers(session, row.name), row.client_state, policy_of(row))
 

@@ -11,7 +11,7 @@ from coterie.server.auth.caller import Caller
 from coterie.server.auth.gate import Calling, Here, gated_router
 from coterie.server.clock import now_ms
 from coterie.server.control.idempotency import OnceOnly
-from coterie.server.control.populations import named
+from coterie.server.control.populations import find_population
 from coterie.server.credentials.tokens import new_token
 from coterie.server.paging import Cursor, Limit, after, instant, maybe_instant, page
 from coterie.server.store import audit, tokens
@@ -115,7 +115,7 @@ async def create(body: TokenCreate, response: Response, here: Here, caller: Call
                 raise NotFound(f"The token {token.id} is gone.")
             return TokenCreated.model_validate({**_fields(row), "token": token.text})
         if body.population is not None:
-            await named(session, body.population)
+            await find_population(session, body.population)
         token = new_token(kind)
         expires = None if body.expires_s is None else now_ms() + body.expires_s * 1000
         row = tokens.add(

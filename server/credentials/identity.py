@@ -9,7 +9,11 @@ from coterie.server.credentials.tokens import Token
 
 @dataclass(frozen=True, kw_only=True)
 class Identity:
-    """key: signs tasks and the privacy ledgers. first_token: the admin token, if this start made it."""
+    """The coordinator's key and first token.
+
+    key: signs tasks and the privacy ledgers.
+    first_token: the admin token, if this start made it.
+    """
 
     key: SigningKey
     nonces: Nonces

@@ -142,7 +142,10 @@ async def accept(
 
 
 async def _remember(session: AsyncSession, row: TaskRow, round: int, examples: int, loss: float | None) -> None:
-    """What selection may know of this device from now on. round: the one that counts its update."""
+    """What selection may know of this device from now on.
+
+    round: the one that counts its update.
+    """
     now = now_ms()
     await participations.note(
         session,

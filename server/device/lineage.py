@@ -6,7 +6,7 @@ from fastapi import Path, Query
 
 from coterie.errors import NotFound
 from coterie.protocol.canonical import LARGEST_INTEGER
-from coterie.protocol.lineage import MOST_LINKS, Link, Links
+from coterie.protocol.lineage import MOST_LINKS, LineageLink, Links
 from coterie.server.auth.gate import Here, Signed, gated_router
 from coterie.server.store import experiments
 
@@ -25,4 +25,4 @@ async def links(experiment: ExperimentName, here: Here, device: Signed, after: A
         if row is None or row.population != device.population:
             raise NotFound(f"There is no experiment {experiment!r}.", code="experiment_unknown")
         rows = await experiments.models_page(session, experiment, after, MOST_LINKS)
-    return Links(links=tuple(Link(round=each.round, version=each.sha256) for each in rows))
+    return Links(links=tuple(LineageLink(round=each.round, version=each.sha256) for each in rows))

@@ -8,6 +8,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from coterie.errors import Gone
 from coterie.protocol.device import WITH_ROWS, Abort, Progress, Task
+from coterie.protocol.wire import Milliseconds
 from coterie.server.auth.gate import Here, Signed, SignedDevice, gated_router
 from coterie.server.clock import now_ms
 from coterie.server.device.task_states import check_held, experiment_of, own, refusal
@@ -24,7 +25,7 @@ WITHHELD: Final = "withheld"
 class LeaseLeft(BaseModel):
     """How long the lease lasts now."""
 
-    lease_ms: int
+    lease_ms: Milliseconds
 
 
 @router.post("/v1/device/tasks/{task}/progress", operation_id="reportProgress", summary="Still at it: extend the lease")

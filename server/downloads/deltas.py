@@ -31,7 +31,10 @@ class Deltas:
     """Makes each delta once. For pairs of versions that lie too far apart it remembers that a delta does not pay."""
 
     def __init__(self, blobs: BlobStore, workers: Workers, handed_out: Callable[[str], bool]) -> None:
-        """handed_out: whether devices are given this version now. Deltas are made only to such versions."""
+        """A cache of deltas.
+
+        handed_out: whether devices are given this version now. Deltas are made only to such versions.
+        """
         self._blobs = blobs
         self._workers = workers
         self._handed_out = handed_out

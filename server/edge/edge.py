@@ -24,7 +24,7 @@ from coterie.errors import CoterieError, RemoteError
 from coterie.protocol.device import Abort, CheckIn, CheckInResponse, Progress, RetryWindow, Task
 from coterie.protocol.wire import read_message
 from coterie.server.bell import Bell, wait
-from coterie.server.edge.membership import CAPABILITIES, Membership, join
+from coterie.server.edge.membership import CAPABILITIES, EdgeMembership, join
 from coterie.server.edge.mirror import Mirror
 from coterie.server.rounds import answer
 from coterie.server.rounds.transitions import Rounds
@@ -45,7 +45,10 @@ log = structlog.get_logger("coterie.server.edge")
 
 @dataclass(kw_only=True)
 class Edge:
-    """Runs from `run` until cancelled. link: to the coordinator above."""
+    """Runs from `run` until cancelled.
+
+    link: to the coordinator above.
+    """
 
     settings: Settings
     storage: Storage
@@ -54,7 +57,7 @@ class Edge:
     link: Link
     backoff: Backoff = field(default_factory=lambda: Backoff(cap_s=60.0))
     rng: random.Random = field(default_factory=random.SystemRandom)
-    _member: Membership | None = None
+    _member: EdgeMembership | None = None
     _window: Window = Window(0.0, 0.0)
     _check_in_at: float = 0.0
     _beat_at: float = 0.0
@@ -104,7 +107,7 @@ class Edge:
         times += [self._beat_at] if task is not None else []
         return max(min(times) - time.monotonic(), 0.0)
 
-    async def _check_in(self, member: Membership, current: UpstreamTaskRow | None) -> bool:
+    async def _check_in(self, member: EdgeMembership, current: UpstreamTaskRow | None) -> bool:
         """Ask for a task, and what became of the answers. Returns whether a round began.
 
         current: the task that a round here is at; another one means that nobody above waits for it any more.
@@ -133,7 +136,7 @@ class Edge:
             await self._abort(member, response.task.id, "checking", error.reason, error.message)
             return False
 
-    async def _take(self, member: Membership, task: Task) -> bool:
+    async def _take(self, member: EdgeMembership, task: Task) -> bool:
         cache = BlobCache(self._cache_folder(), self.link)
         mirror = Mirror(self.settings, self.storage, self.rounds, cache)
         begun = await mirror.take(member, task)
@@ -159,7 +162,7 @@ class Edge:
                 if row.state == experiments.RUNNING:
                     self.rounds.finish_mirrored(session, row, Reason.COMPLETED)
 
-    async def _beat(self, member: Membership, task: UpstreamTaskRow) -> None:
+    async def _beat(self, member: EdgeMembership, task: UpstreamTaskRow) -> None:
         """Say above that the round goes on; end it when it is not wanted any more."""
         message = upstream.message(task)
         self._beat_at = time.monotonic() + self._beat_every(message)
@@ -180,7 +183,7 @@ class Edge:
                 await self.rounds.apply(session, locked.experiment, opened, gone)
             await upstream.move(session, task.id, upstream.TOLD, detail=error.reason)
 
-    async def _send(self, member: Membership, task: UpstreamTaskRow) -> None:
+    async def _send(self, member: EdgeMembership, task: UpstreamTaskRow) -> None:
         """Send the answer of a round, or learn that nobody wants it any more."""
         data = await self._answer(task)
         try:
@@ -217,7 +220,7 @@ class Edge:
         if task.upload is not None:
             await self.storage.blobs.delete_updates([task.upload])
 
-    async def _abort(self, member: Membership, task: str, phase: str, code: str, detail: str) -> None:
+    async def _abort(self, member: EdgeMembership, task: str, phase: str, code: str, detail: str) -> None:
         message = Abort.model_validate({"phase": phase, "code": code, "detail": detail[:2000]})
         try:
             await member.signed.json("POST", f"/v1/device/tasks/{task}/abort", message.model_dump(mode="json"))

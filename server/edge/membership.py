@@ -27,8 +27,11 @@ CAPABILITIES = Capabilities(sdk=f"coterie-edge/{__version__}", trainers=("plan",
 
 
 @dataclass(frozen=True, kw_only=True)
-class Membership:
-    """An edge aggregator that has joined. signed: its requests to the coordinator above, under its own key."""
+class EdgeMembership:
+    """An edge aggregator that has joined.
+
+    signed: its requests to the coordinator above, under its own key.
+    """
 
     device: str
     population: str
@@ -36,7 +39,7 @@ class Membership:
     signed: SignedLink
 
 
-async def join(database: Database, link: Link, token: str | None) -> Membership:
+async def join(database: Database, link: Link, token: str | None) -> EdgeMembership:
     """Join, or take up the membership that the rows hold.
 
     A token makes the edge accept the keys that the population above accepts by now; one that has run out changes
@@ -64,7 +67,9 @@ async def join(database: Database, link: Link, token: str | None) -> Membership:
                 await _accept_signers(session, info)
     key = await _key(database)
     signed = SignedLink(link, key=key, device_id=row.device, nonce=nonce)
-    return Membership(device=row.device, population=row.population, coordinator_key=row.coordinator_key, signed=signed)
+    return EdgeMembership(
+        device=row.device, population=row.population, coordinator_key=row.coordinator_key, signed=signed
+    )
 
 
 def token_missing() -> ConfigurationError:

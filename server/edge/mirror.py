@@ -19,7 +19,7 @@ from coterie.protocol.device import EdgeTerms, Task
 from coterie.protocol.layout import Layout
 from coterie.protocol.tensors import TensorLimits, decode_tensors
 from coterie.server.clock import now_ms
-from coterie.server.edge.membership import Membership
+from coterie.server.edge.membership import EdgeMembership
 from coterie.server.floor import check_floor, policy_of
 from coterie.server.rounds.edge_terms import CHOICE
 from coterie.server.rounds.transitions import Rounds
@@ -45,7 +45,7 @@ class Mirror:
     rounds: Rounds
     cache: BlobCache
 
-    async def take(self, membership: Membership, task: Task) -> bool:
+    async def take(self, membership: EdgeMembership, task: Task) -> bool:
         """Check a task, fetch what it names and begin the round that answers it. False for a task known before.
 
         Guarantees: the coordinator pinned at enrolment signed this very task for this edge aggregator; an accepted key
@@ -89,7 +89,7 @@ class Mirror:
             await self.storage.blobs.remove("blobs", dropped)
         return True
 
-    def _accepted(self, membership: Membership, task: Task, known: ExperimentRow | None) -> EdgeTerms:
+    def _accepted(self, membership: EdgeMembership, task: Task, known: ExperimentRow | None) -> EdgeTerms:
         """The task's terms, if this edge aggregator takes it."""
         task.verify(membership.coordinator_key)
         task.plan.verify()
@@ -154,7 +154,7 @@ class Mirror:
         await asyncio.to_thread(_check_tensors, await self._blob(sha256, kind, size), layout, kind)
 
     async def _experiment(
-        self, session: AsyncSession, membership: Membership, task: Task, manifest: Manifest, config: RoundConfig
+        self, session: AsyncSession, membership: EdgeMembership, task: Task, manifest: Manifest, config: RoundConfig
     ) -> ExperimentRow:
         """The experiment of above as it is known here; what a task says of it holds from this round on."""
         request = local_request(membership.population, task, manifest, config)
@@ -186,8 +186,9 @@ def needed(settings: Settings, terms: EdgeTerms) -> int:
 
 
 def local_config(settings: Settings, task: Task, terms: EdgeTerms, *, nested: bool) -> RoundConfig:
-    """What the round that answers a task aims for. nested: whether edge aggregators may be among its clients; then one
-    update may be enough, since it is of many.
+    """What the round that answers a task aims for.
+
+    nested: whether edge aggregators may be among its clients; then one update may be enough, since it is of many.
     """
     fewest = needed(settings, terms)
     cohort = min(max(settings.edge_cohort, 1 if nested else fewest), terms.max_clients)

@@ -46,10 +46,13 @@ class JobKind:
     """One row of the table of kinds. Every function may run again after a crash, in this process or another.
 
     arguments: of the worker's job, from rows; None where it is not due any more. Files may lie in the folder, which is
-    gone afterwards. files: see `MadeFile`, with point, the row of BLOB_WRITES. keep: what becomes true with the result,
-    in one transaction (transaction: its row of TRANSACTIONS) with the end of the job, its experiment being locked.
-    remember: what the job's row keeps of the result, and the digest of what it made. refuse: what becomes true when the
-    job itself refuses; without one it is tried again. tidy: afterwards, however it ended.
+        gone afterwards.
+    files: see `MadeFile`, with point, the row of BLOB_WRITES.
+    keep: what becomes true with the result, in one transaction (transaction: its row of TRANSACTIONS) with the end of
+        the job, its experiment being locked.
+    remember: what the job's row keeps of the result, and the digest of what it made.
+    refuse: what becomes true when the job itself refuses; without one it is tried again.
+    tidy: afterwards, however it ended.
     """
 
     worker: str

@@ -31,9 +31,11 @@ log = structlog.get_logger("coterie.server.jobs")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Runner:
-    """Does jobs by a worker process. owner: names this process among those that work on the same rows. lease_s: how
-    long a job is this runner's without its saying that it lives.
+class JobRunner:
+    """Does jobs by a worker process.
+
+    owner: names this process among those that work on the same rows.
+    lease_s: how long a job is this runner's without its saying that it lives.
     """
 
     context: RoundContext
@@ -75,7 +77,10 @@ class Runner:
                 await jobs.release(session, now_ms(), self.owner)
 
     async def take(self, key: JobKey, row: JobRow | None) -> Job | None:
-        """Take a job; None where somebody else has it. row: as it was seen."""
+        """Take a job; None where somebody else has it.
+
+        row: as it was seen.
+        """
         now, seen = now_ms(), 0 if row is None else row.attempt
         async with self.context.storage.database.write("job") as session:
             return await jobs.take(session, key, self.owner, seen=seen, now=now, until=now + self._lease_ms)

@@ -29,7 +29,7 @@ from coterie.server.secure.context import RoundContext
 from coterie.server.secure.failing import end_without_sum, named
 from coterie.server.secure.machine import Failed, Machine
 from coterie.server.store import attempts, events, experiments, jobs, mailbox, tasks
-from coterie.server.store.attempts import Standing
+from coterie.server.store.attempts import AttemptStatus
 from coterie.server.store.experiments import Locked, OpenRound
 from coterie.server.store.jobs import Job, JobKey
 from coterie.server.store.tables import AttemptRow, ExperimentRow
@@ -38,8 +38,11 @@ from coterie.server.worker.workers import JobFailed
 
 @dataclass(frozen=True)
 class OpenedSum:
-    """The sum of an attempt. total: its file; survivors: of how many clients it is; blamed: places of a dealer and a
-    revealer whose share did not fit, the latter null where no choice of shares did.
+    """The sum of an attempt.
+
+    total: its file.
+    survivors: of how many clients it is.
+    blamed: places of a dealer and a revealer whose share did not fit, the latter null where no choice of shares did.
     """
 
     attempt: AttemptRow
@@ -256,9 +259,9 @@ async def _end_with_sums(context: RoundContext, session: AsyncSession, job: Job,
     return sums
 
 
-def _standing(attempt: AttemptRow) -> Standing:
+def _standing(attempt: AttemptRow) -> AttemptStatus:
     """A row that waits for nobody, as it was seen."""
-    return Standing(
+    return AttemptStatus(
         attempt.id, attempt.experiment, attempt.round, attempt.kind, attempt.phase, None, attempt.version, 0, 0
     )
 

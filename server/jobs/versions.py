@@ -43,7 +43,10 @@ async def keep_version(
     *,
     rejected: int,
 ) -> None:
-    """Tell the round of its new version, whose files are durable. rejected: how many accepted updates are not in it."""
+    """Tell the round of its new version, whose files are durable.
+
+    rejected: how many accepted updates are not in it.
+    """
     weights, state = result["weights"], result["state"]
     await blob_rows.keep(session, weights["sha256"], weights["size"], "model")
     if state is not None:

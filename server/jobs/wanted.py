@@ -6,7 +6,7 @@ from typing import Final
 
 from coterie.aggregation.engine import AttemptStage, Do, Due, Kind, SumAttempt, Work, due
 from coterie.server.store import attempts, jobs
-from coterie.server.store.attempts import Standing
+from coterie.server.store.attempts import AttemptStatus
 from coterie.server.store.experiments import OpenRound
 from coterie.server.store.jobs import JobKey
 from coterie.server.store.tables import JobRow
@@ -31,7 +31,7 @@ JOBS: Final[Mapping[Work, str]] = {
 Rows = Mapping[JobKey, JobRow]
 
 
-def owed(opened: OpenRound, standings: Sequence[Standing], rows: Rows, now: int) -> tuple[Due, ...]:
+def owed(opened: OpenRound, standings: Sequence[AttemptStatus], rows: Rows, now: int) -> tuple[Due, ...]:
     """What is due for a round. standings: of the attempts that are not over. rows: of the jobs of all open rounds. now:
     milliseconds.
     """
@@ -40,7 +40,7 @@ def owed(opened: OpenRound, standings: Sequence[Standing], rows: Rows, now: int)
 
 
 def wanted(
-    opened: OpenRound, entries: Sequence[Due], standings: Sequence[Standing], rows: Rows, now: int
+    opened: OpenRound, entries: Sequence[Due], standings: Sequence[AttemptStatus], rows: Rows, now: int
 ) -> list[JobKey]:
     """The jobs of a round that somebody should do now, or is at: those that are due, and sums that are worth beginning
     while vectors still come. entries: from `owed`.
@@ -54,16 +54,16 @@ def wanted(
     return found
 
 
-def _of(opened: OpenRound, standings: Sequence[Standing]) -> list[Standing]:
+def _of(opened: OpenRound, standings: Sequence[AttemptStatus]) -> list[AttemptStatus]:
     place = opened.row.experiment, opened.row.number
     return [each for each in standings if (each.experiment, each.round) == place]
 
 
-def _kind(standing: Standing) -> Kind:
+def _kind(standing: AttemptStatus) -> Kind:
     return "train" if standing.kind == "train" else "evaluate"
 
 
-def _stage(standing: Standing, rows: Rows, now: int) -> AttemptStage:
+def _stage(standing: AttemptStatus, rows: Rows, now: int) -> AttemptStage:
     """What an attempt waits for, as the engine knows it."""
     if standing.phase == attempts.GATHERING:
         return AttemptStage.GATHERING
@@ -73,11 +73,11 @@ def _stage(standing: Standing, rows: Rows, now: int) -> AttemptStage:
     return AttemptStage.OPENED if row is not None and row.state == jobs.DONE else AttemptStage.CLOSED
 
 
-def _key(standing: Standing, kind: str) -> JobKey:
+def _key(standing: AttemptStatus, kind: str) -> JobKey:
     return JobKey(standing.experiment, standing.round, kind, standing.id)
 
 
-def _worth_adding(standing: Standing, rows: Rows, now: int) -> bool:
+def _worth_adding(standing: AttemptStatus, rows: Rows, now: int) -> bool:
     if standing.phase != "masked" or standing.due(now):
         return False
     row = rows.get(_key(standing, SECURE_SUM))

@@ -21,8 +21,9 @@ KINDS: tuple[Kind, ...] = ("evaluate", "train")
 
 @dataclass(frozen=True, kw_only=True)
 class Asker:
-    """The device that checks in, and the nonce that its request used. clients: for how many an edge aggregator may
-    speak.
+    """The device that checks in, and the nonce that its request used.
+
+    clients: for how many an edge aggregator may speak.
     """
 
     id: str

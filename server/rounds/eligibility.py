@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from coterie.aggregation.eligibility import Contribution, Holdings, TaskOutcome
+from coterie.aggregation.eligibility import ClientHistory, Holdings, TaskOutcome
 from coterie.protocol.device import DataReport
 from coterie.server.store import tasks
 from coterie.server.store.tables import ParticipationRow
@@ -19,14 +19,16 @@ def holdings(report: DataReport | None) -> Holdings | None:
     return None if report is None else Holdings(report.examples, frozenset(report.labels))
 
 
-def contribution(past: ParticipationRow | None, now: int) -> Contribution | None:
-    """What an experiment remembers of a device. now: milliseconds; a clock that was set back says nothing of how long
-    ago it was, and must not shut devices out until it catches up.
+def contribution(past: ParticipationRow | None, now: int) -> ClientHistory | None:
+    """What an experiment remembers of a device.
+
+    now: milliseconds; a clock that was set back says nothing of how long ago it was, and must not shut devices out
+        until it catches up.
     """
     if past is None:
         return None
     ago = now - past.at
-    return Contribution(
+    return ClientHistory(
         last_round=past.last_round,
         times=past.times,
         rested_s=ago / 1000 if ago >= 0 else None,

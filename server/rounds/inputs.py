@@ -14,7 +14,11 @@ from coterie.server.store.tables import ExperimentRow, TaskRow
 def aggregation(
     blobs: BlobStore, opened: OpenRound, row: ExperimentRow, accepted: Sequence[TaskRow], out: Path
 ) -> dict[str, Any]:
-    """The arguments of ``aggregate``. accepted: the tasks whose updates are folded; out: where the result goes."""
+    """The arguments of ``aggregate``.
+
+    accepted: the tasks whose updates are folded.
+    out: where the result goes.
+    """
     request = experiments.request_of(row)
     return {
         "blobs": blobs.reader.to_json(),

@@ -31,10 +31,12 @@ def round_record(
 ) -> dict[str, Any]:
     """The row of an ended round, and the engine's own words about it.
 
-    bytes_up: see `uploaded`. bytes_down: see `coterie.server.traffic`.
-    seconds: from its begin to its end, by the wall clock. lost: see `Spending.lost`. given_up: how many
-    devices gave their task up, by the reason they told; said of a round that came to nothing. took_part: see
-    `participants`.
+    bytes_up: see `uploaded`.
+    bytes_down: see `coterie.server.traffic`.
+    seconds: from its begin to its end, by the wall clock.
+    lost: see `Spending.lost`.
+    given_up: how many devices gave their task up, by the reason they told; said of a round that came to nothing.
+    took_part: see `participants`.
     """
     record = RoundRecord.of(
         value,

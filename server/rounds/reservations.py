@@ -31,7 +31,11 @@ MOST_OF_DEADLINE = 0.25
 
 @dataclass(frozen=True)
 class Reservation:
-    """devices: whom the tasks are kept for; until: milliseconds of the coordinator's clock."""
+    """Tasks of a round that are kept for some devices.
+
+    devices: whom the tasks are kept for.
+    until: milliseconds of the coordinator's clock.
+    """
 
     devices: tuple[str, ...]
     until: int

@@ -18,7 +18,10 @@ def whole_ms(opened: OpenRound) -> int:
 
 
 def was_set_back(opened: OpenRound, now: int) -> bool:
-    """Whether more is left until a round's deadline than there ever was. now: milliseconds."""
+    """Whether more is left until a round's deadline than there ever was.
+
+    now: milliseconds.
+    """
     return opened.row.deadline_at is not None and opened.row.deadline_at - now > whole_ms(opened) + SLACK_MS
 
 

@@ -17,8 +17,9 @@ WITHDRAWN: Final = "withdrawn"
 async def shut_out(
     rounds: Rounds, session: AsyncSession, row: DeviceRow, how: Literal["revoked", "withdrawn"], *, by: str
 ) -> None:
-    """Let an enrolled device in no more, and take back the task that it holds. by: the token that revokes it, or the
-    device that withdraws.
+    """Let an enrolled device in no more, and take back the task that it holds.
+
+    by: the token that revokes it, or the device that withdraws.
     """
     device, details = row.id, json.loads(row.details)
     held = await tasks.lease_of(session, device)

@@ -23,8 +23,8 @@ from coterie.privacy.dp.events import Event
 from coterie.privacy.dp.rounds import Draws, whole_cost
 from coterie.privacy.dp.statement import Trust, trusted
 from coterie.privacy.ledger.budget import Excess, charged, events_of, excess
-from coterie.privacy.ledger.events import Bound, Cause
-from coterie.privacy.ledger.state import Standing, State
+from coterie.privacy.ledger.events import Bound, RefundCause
+from coterie.privacy.ledger.state import CostState, State
 from coterie.protocol.canonical import canonical_json
 from coterie.protocol.claims import PrivacyTerms
 from coterie.protocol.control import ExperimentCreate
@@ -56,7 +56,10 @@ class Noised:
 
 @dataclass(frozen=True)
 class Spending:
-    """The budget's side of rounds. claimed: what experiments promise, as far as this process has worked it out."""
+    """The budget's side of rounds.
+
+    claimed: what experiments promise, as far as this process has worked it out.
+    """
 
     ledger: Ledger
     plans: Plans
@@ -95,7 +98,7 @@ class Spending:
         """
         if value.phase is not RoundPhase.ABANDONED or privacy_of(experiments.request_of(experiment)) is None:
             return
-        cause = Cause.STOPPED if value.cause is RoundCause.STOPPED else Cause.ABANDONED
+        cause = RefundCause.STOPPED if value.cause is RoundCause.STOPPED else RefundCause.ABANDONED
         try:
             await self.ledger.refund(session, experiment.population, experiment.id, value.number, cause)
         except StorageError as error:
@@ -152,7 +155,7 @@ class Spending:
         bound = state.limits.get(experiment.id)
         if bound is None:
             return {}
-        spent = [charge for charge in state.of(experiment.id) if charge.standing is Standing.SPENT]
+        spent = [charge for charge in state.of(experiment.id) if charge.standing is CostState.SPENT]
         epsilon = await asyncio.to_thread(self.ledger.accountant, events_of(spent), bound.delta)
         return {"epsilon": epsilon if math.isfinite(epsilon) else None, "delta": bound.delta}
 

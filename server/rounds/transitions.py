@@ -31,8 +31,8 @@ from coterie.aggregation.engine import (
 )
 from coterie.aggregation.private.secure_aggregation import coordinator_noises
 from coterie.aggregation.progress import (
-    Finish,
-    Progress,
+    ExperimentEnd,
+    ExperimentProgress,
     Reason,
     StartRound,
     after_round,
@@ -56,7 +56,7 @@ from coterie.server.rounds.spending import Spending, privacy_of
 from coterie.server.store import attempts, blob_rows, devices, events, experiments, jobs, tasks
 from coterie.server.store.experiments import Locked, OpenRound
 from coterie.server.store.tables import ExperimentRow, RoundRow, TaskRow
-from coterie.server.traffic import Traffic
+from coterie.server.traffic import BlobTraffic
 
 log = structlog.get_logger("coterie.server.rounds")
 
@@ -66,12 +66,14 @@ _TROUBLE = frozenset((Reason.STALLED, Reason.BUDGET_EXHAUSTED))
 
 @dataclass(frozen=True)
 class Rounds:
-    """Applies events to rounds inside the caller's transaction. spending: what they cost. durations: how long the last
-    two rounds of each experiment took, in seconds, as far as this process has seen them.
+    """Applies events to rounds inside the caller's transaction.
+
+    spending: what they cost.
+    durations: how long the last two rounds of each experiment took, in seconds, as far as this process has seen them.
     """
 
     spending: Spending
-    traffic: Traffic = field(default_factory=Traffic)
+    traffic: BlobTraffic = field(default_factory=BlobTraffic)
     fleet: Fleet = field(default_factory=Fleet)
     durations: dict[str, tuple[float, ...]] = field(default_factory=dict[str, tuple[float, ...]])
 
@@ -86,7 +88,7 @@ class Rounds:
         broken = broken or await self.spending.reserve(session, experiment, request, 1)
         if broken is not None:
             raise refusal(broken)
-        progress, action = first_round(from_text(Progress, experiment.progress), _policy(experiment))
+        progress, action = first_round(from_text(ExperimentProgress, experiment.progress), _policy(experiment))
         experiment.progress = to_text(progress)
         await self._begin(session, experiment, action)
 
@@ -154,8 +156,10 @@ class Rounds:
         return OpenRound(row, value)
 
     async def _follow(self, session: AsyncSession, row: RoundRow, value: Round, before: Round | None) -> None:
-        """Let the rows of tasks follow a round's value, which its own row has by now. Slots are read from the value;
-        what takes time is a job's. before: its value until now; None for a round that begins.
+        """Let the rows of tasks follow a round's value, which its own row has by now.
+
+        Slots are read from the value; what takes time is a job's.
+        before: its value until now; None for a round that begins.
         """
         done = () if before is None else due(before)
         for entry in due(value):
@@ -234,8 +238,9 @@ class Rounds:
     async def _end(
         self, session: AsyncSession, experiment: ExperimentRow, row: RoundRow, value: Round, before: Round
     ) -> OpenRound | None:
-        """Make true what the end of a round makes true. Returns the next round, if one begins. before: its value until
-        now.
+        """Make true what the end of a round makes true. Returns the next round, if one begins.
+
+        before: its value until now.
         """
         committed = value.phase is RoundPhase.COMMITTED
         await jobs.drop(session, row.experiment, row.number, now_ms())
@@ -302,7 +307,7 @@ class Rounds:
         )
 
     async def _continue(self, session: AsyncSession, experiment: ExperimentRow, value: Round) -> OpenRound | None:
-        progress, action = after_round(from_text(Progress, experiment.progress), value, _policy(experiment))
+        progress, action = after_round(from_text(ExperimentProgress, experiment.progress), value, _policy(experiment))
         limit: dict[str, Any] = {}
         if isinstance(action, StartRound):
             request = experiments.request_of(experiment)
@@ -314,7 +319,7 @@ class Rounds:
         match action:
             case StartRound():
                 return await self._begin(session, experiment, action, value)
-            case Finish(reason, _):
+            case ExperimentEnd(reason, _):
                 await tasks.end_all(session, experiment.id, value.number, now_ms())
                 self.durations.pop(experiment.id, None)
                 kept = {"best": progress.best, "model": progress.kept, "rounds": progress.committed}

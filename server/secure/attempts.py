@@ -23,7 +23,7 @@ from coterie.server.secure.failing import end_without_sum, moved, named
 from coterie.server.secure.machine import Failed, Machine, begin
 from coterie.server.signals import Signals
 from coterie.server.store import attempts, devices, events, experiments, mailbox
-from coterie.server.store.attempts import Standing
+from coterie.server.store.attempts import AttemptStatus
 
 CLOCK_SLACK_MS = 5000.0
 """The wall clock may move by so much against the monotonic one between two looks before it was set."""
@@ -43,7 +43,7 @@ class Attempts:
     def __post_init__(self) -> None:
         self._errands = Errands(self.signals.bell)
 
-    async def look(self, standings: Sequence[Standing]) -> int | None:
+    async def look(self, standings: Sequence[AttemptStatus]) -> int | None:
         """Wake who waits for an attempt that has moved. Returns the time by which phases may end, in milliseconds; None
         where deadlines have just moved, and the commit has rung for another look. standings: as they were just read.
         """
@@ -58,15 +58,15 @@ class Attempts:
         # end a phase.
         return int(offset + time.monotonic() * 1000)
 
-    def begin(self, standing: Standing) -> None:
+    def begin(self, standing: AttemptStatus) -> None:
         """Begin to make the roster of an attempt, unless somebody is at it."""
         self._errands.start(standing.id, self._begin, standing)
 
-    def end_phase(self, standing: Standing) -> None:
+    def end_phase(self, standing: AttemptStatus) -> None:
         """Begin to end the phase of an attempt, unless somebody is at it."""
         self._errands.start(standing.id, self._advance, standing)
 
-    async def _resume(self, standings: Sequence[Standing]) -> bool:
+    async def _resume(self, standings: Sequence[AttemptStatus]) -> bool:
         """Give every phase its whole time again, after a restart, and when somebody has set the clock. While there was
         no coordinator nobody could answer, and in the time that a clock jumps over nobody works: an attempt that
         counted it would lose clients that are well, and one that waited for it to pass again might wait for days.
@@ -91,14 +91,14 @@ class Attempts:
         """Leave what is under way; a restart does it again."""
         await self._errands.close()
 
-    def _wake(self, standings: Sequence[Standing]) -> None:
+    def _wake(self, standings: Sequence[AttemptStatus]) -> None:
         now = {standing.id: standing.version for standing in standings}
         moved = {attempt for attempt, version in self._seen.items() if now.get(attempt) != version}
         for attempt in moved | (self.signals.turns.waited_for() - now.keys()):
             self.signals.turns.turned(attempt)
         self._seen = now
 
-    async def _begin(self, standing: Standing) -> None:
+    async def _begin(self, standing: AttemptStatus) -> None:
         """Make the roster of those who reported *trained*."""
         async with self.context.storage.database.read() as session:
             row = await attempts.find(session, standing.id)
@@ -131,7 +131,7 @@ class Attempts:
         }
         await self._move(standing, machine, "attempt.began", details)
 
-    async def _advance(self, standing: Standing) -> None:
+    async def _advance(self, standing: AttemptStatus) -> None:
         """End a phase: everybody has answered, or its time is over."""
         async with self.context.storage.database.read() as session:
             row = await attempts.find(session, standing.id)
@@ -151,8 +151,11 @@ class Attempts:
             return
         await self._move(standing, after, "attempt.phase", {"answered": len(bundles)}, heard=len(bundles))
 
-    async def _fail(self, standing: Standing, failed: Failed, heard: int | None = None) -> None:
-        """End an attempt without a sum. heard: as in `moved`."""
+    async def _fail(self, standing: AttemptStatus, failed: Failed, heard: int | None = None) -> None:
+        """End an attempt without a sum.
+
+        heard: as in `moved`.
+        """
         async with self.context.storage.database.write("attempt") as session:
             locked = await experiments.lock(session, standing.experiment)
             ended = await end_without_sum(self.context.rounds, session, locked, standing, failed, heard)
@@ -161,13 +164,16 @@ class Attempts:
 
     async def _move(
         self,
-        standing: Standing,
+        standing: AttemptStatus,
         machine: Machine,
         event: str,
         details: Mapping[str, Any],
         heard: int | None = None,
     ) -> None:
-        """Write an attempt's next phase, unless something has come since its messages were read. heard: how many."""
+        """Write an attempt's next phase, unless something has come since its messages were read.
+
+        heard: how many.
+        """
         changes = {
             "phase": machine.phase,
             "state": machine.to_json(),
@@ -188,7 +194,7 @@ class Attempts:
             events.append(session, event, data, standing.experiment)
         self.context.machines.keep(standing.id, standing.version + 1, machine)
 
-    async def _ready(self, standing: Standing, machine: Machine, heard: int) -> None:
+    async def _ready(self, standing: AttemptStatus, machine: Machine, heard: int) -> None:
         """Everything that opens the sum is here, or will never be."""
         changes = {"phase": attempts.UNMASKING, "deadline_at": None, "awaited": 0}
         async with self.context.storage.database.write("attempt") as session:

@@ -11,16 +11,16 @@ from coterie.server.clock import now_ms
 from coterie.server.rounds.transitions import Rounds
 from coterie.server.secure.machine import Failed
 from coterie.server.store import attempts, events, mailbox, tasks
-from coterie.server.store.attempts import Standing
+from coterie.server.store.attempts import AttemptStatus
 from coterie.server.store.experiments import Locked
 
 
-def named(standing: Standing) -> dict[str, Any]:
+def named(standing: AttemptStatus) -> dict[str, Any]:
     """What every event of an attempt says."""
     return {"attempt": standing.id, "round": standing.round, "kind": standing.kind}
 
 
-async def moved(session: AsyncSession, standing: Standing, changes: Mapping[str, Any], heard: int | None) -> bool:
+async def moved(session: AsyncSession, standing: AttemptStatus, changes: Mapping[str, Any], heard: int | None) -> bool:
     """Whether the attempt was still as it was seen, and has changed.
 
     heard: how many messages of its phase the change counts on. One that came since is not lost: then nothing changes,
@@ -38,12 +38,15 @@ async def end_without_sum(
     rounds: Rounds,
     session: AsyncSession,
     locked: Locked,
-    standing: Standing,
+    standing: AttemptStatus,
     failed: Failed,
     heard: int | None = None,
 ) -> bool:
     """End an attempt without a sum: its clients drop out by name, and where it was the last of its round, that ends.
-    False where the attempt has moved on, and nothing has changed. locked: its experiment. heard: as in `moved`.
+
+    False where the attempt has moved on, and nothing has changed.
+    locked: its experiment.
+    heard: as in `moved`.
     """
     changes = {
         "phase": attempts.FAILED,
@@ -65,7 +68,9 @@ async def end_without_sum(
     return True
 
 
-async def _give_up(rounds: Rounds, session: AsyncSession, locked: Locked, standing: Standing, failed: Failed) -> None:
+async def _give_up(
+    rounds: Rounds, session: AsyncSession, locked: Locked, standing: AttemptStatus, failed: Failed
+) -> None:
     opened = locked.opened
     if opened is None or opened.row.number != standing.round:
         return

@@ -22,8 +22,9 @@ async def unmasking(
 ) -> dict[str, Any]:
     """What opens the sum of the survivors' vectors into `total_of`.
 
-    members: the tasks of the survivors. revealed: what each place revealed, as JSON. folder: for what opens the sum;
-    whoever asked deletes it.
+    members: the tasks of the survivors.
+    revealed: what each place revealed, as JSON.
+    folder: for what opens the sum; whoever asked deletes it.
     """
     state, answers = folder / "state", folder / "revealed"
     await asyncio.to_thread(state.write_text, machine.to_json())

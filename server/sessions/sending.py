@@ -96,7 +96,10 @@ async def send(
 
 @dataclass(frozen=True)
 class Sending:
-    """A message that a party sends, or a part of it. stage, role: as the party says them."""
+    """A message that a party sends, or a part of it.
+
+    stage, role: as the party says them.
+    """
 
     party: SignedParty
     stage: str
@@ -106,9 +109,11 @@ class Sending:
 
 
 @dataclass(frozen=True)
-class Standing:
-    """How a message stands in this transaction. before: its reservation, or the message itself where it was accepted
-    before, with these very bytes (``is_accepted``).
+class MessageStatus:
+    """How a message stands in this transaction.
+
+    before: its reservation, or the message itself where it was accepted before, with these very bytes
+        (``is_accepted``).
     """
 
     session: SessionRow
@@ -117,7 +122,7 @@ class Standing:
     is_accepted: bool
 
 
-async def _stand(session: AsyncSession, sending: Sending) -> Standing:
+async def _stand(session: AsyncSession, sending: Sending) -> MessageStatus:
     """How a message stands that may be sent: its session is open, its stage and role are there, it is not too large,
     its number is the next or was used for the same bytes, and there is room for it. Raises a refusal by name otherwise.
     """
@@ -146,7 +151,7 @@ async def _stand(session: AsyncSession, sending: Sending) -> Standing:
         before = await mailbox.message(session, place, sequence) if sequence < last.sequence else None
     if before is not None and before.is_whole:
         if (before.sha256, before.size) == (part.sha256, part.length):
-            return Standing(row, place, before, is_accepted=True)
+            return MessageStatus(row, place, before, is_accepted=True)
         raise Conflict(
             f"Message {sequence} from {place.sender} to {place.recipient} in stage {place.stage} was accepted with "
             "other bytes.",
@@ -164,7 +169,7 @@ async def _stand(session: AsyncSession, sending: Sending) -> Standing:
         )
     if not is_key:  # keys have room always: without them nobody can send
         await _check_room(session, row, place.sender, part.length, before)
-    return Standing(row, place, before, is_accepted=False)
+    return MessageStatus(row, place, before, is_accepted=False)
 
 
 async def _small(request: Request, here: Coordinator, sending: Sending) -> bytes:

@@ -57,8 +57,11 @@ _LOCKED: Final = _NAMED.with_for_update()
 
 
 @dataclass(frozen=True)
-class Standing:
-    """Where an attempt is, without its state. arrived: how many of the awaited messages of its phase are here."""
+class AttemptStatus:
+    """Where an attempt is, without its state.
+
+    arrived: how many of the awaited messages of its phase are here.
+    """
 
     id: str
     experiment: str
@@ -140,9 +143,9 @@ async def of_round(session: AsyncSession, experiment: str, round: int, kind: str
     return (await session.execute(query)).scalars().all()
 
 
-async def under_way(session: AsyncSession) -> Sequence[Standing]:
+async def under_way(session: AsyncSession) -> Sequence[AttemptStatus]:
     """Every attempt that is not over."""
-    return [Standing(*row) for row in await session.execute(_UNDER_WAY)]
+    return [AttemptStatus(*row) for row in await session.execute(_UNDER_WAY)]
 
 
 async def move(session: AsyncSession, attempt: str, version: int, changes: Mapping[str, Any]) -> bool:

@@ -24,7 +24,7 @@ import obstore
 
 from coterie.errors import InputError, StorageError, TooLarge
 from coterie.protocol.private_files import make_private_folder
-from coterie.server.faults import Faults
+from coterie.server.faults import CoordinatorFaults
 from coterie.server.store.blob_reader import CHUNK, BlobReader
 from coterie.server.store.objects import Objects, Shelf, key_of
 from coterie.server.store.parts import UploadParts
@@ -61,7 +61,10 @@ def too_large(limit: int) -> TooLarge:
 
 @dataclass(frozen=True)
 class Stored:
-    """A blob as its store lists it. age_s: seconds since it was written."""
+    """A blob as its store lists it.
+
+    age_s: seconds since it was written.
+    """
 
     digest: str
     age_s: float
@@ -73,9 +76,11 @@ class BlobStore:
     reader: of the same blobs, for code that blocks. parts: of uploads that go on later.
     """
 
-    def __init__(self, objects: Objects, local: Path, faults: Faults) -> None:
-        """local: a folder of this machine for bytes that are promised to nobody: bodies that are coming in, the
-        results of jobs, caches.
+    def __init__(self, objects: Objects, local: Path, faults: CoordinatorFaults) -> None:
+        """A store of objects.
+
+        local: a folder of this machine for bytes that are promised to nobody: bodies that are coming in, the results of
+            jobs, caches.
         """
         self.local = local
         self.scratch = local / "scratch"

@@ -20,7 +20,11 @@ MOST_TRIES: Final = 16
 
 @dataclass(frozen=True)
 class End:
-    """Where a chain ends. sequence: the number of its last entry, 0 for none; digest: that entry's, hex."""
+    """Where a chain ends.
+
+    sequence: the number of its last entry, 0 for none.
+    digest: that entry's, hex.
+    """
 
     sequence: int = 0
     digest: str = GENESIS

@@ -26,15 +26,19 @@ log = structlog.get_logger("coterie.server.checkpoints")
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """The files in ``folder``, which `of` has made. public: the coordinator's key, hex."""
+    """The files in ``folder``, which `of` has made.
+
+    public: the coordinator's key, hex.
+    """
 
     folder: Path
     public: str
 
     @staticmethod
     def of(folder: Path, *, inside: Path, public: str) -> "Checkpoints":
-        """The checkpoints in a folder, which is made when absent. inside: the coordinator's own folder.
+        """The checkpoints in a folder, which is made when absent.
 
+        inside: the coordinator's own folder.
         Raises ConfigurationError (``ledger_checkpoints``) for a folder that cannot be written, and for one that would
         be lost or set back together with the database.
         """

@@ -95,7 +95,10 @@ async def by_key(session: AsyncSession, public: str) -> DeviceRow | None:
 
 
 async def revoke(session: AsyncSession, identifier: str, now: int, details: str) -> None:
-    """Shut a device out for ever. details: what its row says of it from then on."""
+    """Shut a device out for ever.
+
+    details: what its row says of it from then on.
+    """
     active = DeviceRow.id == identifier, DeviceRow.revoked_at.is_(None)
     await session.execute(update(DeviceRow).where(*active).values(revoked_at=now, details=details))
 

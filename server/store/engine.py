@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 
 from coterie.errors import InternalError
 from coterie.server.bell import Bell
-from coterie.server.faults import QUIET, TRANSACTIONS, Faults
+from coterie.server.faults import QUIET, TRANSACTIONS, CoordinatorFaults
 from coterie.server.store import events
 from coterie.server.store.dialect import StoredFile, reading_engine, writing_engine
 
@@ -30,7 +30,7 @@ def can_wait(session: AsyncSession) -> None:
 class Database:
     """Sessions for reading and for writing. One request is one transaction."""
 
-    def __init__(self, url: str, faults: Faults, bell: Bell) -> None:
+    def __init__(self, url: str, faults: CoordinatorFaults, bell: Bell) -> None:
         self._faults = faults
         self._bell = bell
         self._file = StoredFile.of(url)

@@ -20,11 +20,11 @@ from sqlalchemy import CursorResult, Select, bindparam, select, true, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from coterie.aggregation.engine import Round
-from coterie.aggregation.progress import Progress
+from coterie.aggregation.progress import ExperimentProgress
 from coterie.errors import InternalError
 from coterie.protocol.control import ExperimentCreate
 from coterie.protocol.conversion import from_text, to_text
-from coterie.protocol.lineage import GENESIS, Lineage, Link, head
+from coterie.protocol.lineage import GENESIS, Lineage, LineageLink, head
 from coterie.server.clock import now_ms
 from coterie.server.store.tables import ExperimentRow, ModelRow, RoundRow
 
@@ -51,7 +51,10 @@ async def find(session: AsyncSession, identifier: str) -> ExperimentRow | None:
 
 
 async def create(session: AsyncSession, identifier: str, request: ExperimentCreate, plan: str) -> ExperimentRow:
-    """A new experiment, running, with no round yet. plan: its manifest's digest."""
+    """A new experiment, running, with no round yet.
+
+    plan: its manifest's digest.
+    """
     row = ExperimentRow(
         id=identifier,
         name=request.name,
@@ -59,7 +62,7 @@ async def create(session: AsyncSession, identifier: str, request: ExperimentCrea
         request=request.model_dump_json(),
         plan=plan,
         state=RUNNING,
-        progress=to_text(Progress(current=request.initial.sha256)),
+        progress=to_text(ExperimentProgress(current=request.initial.sha256)),
         round=0,
         model=request.initial.sha256,
         created_at=now_ms(),
@@ -132,7 +135,10 @@ class OpenRound:
 
 @dataclass(frozen=True)
 class Locked:
-    """An experiment that nobody else changes until this transaction ends. opened: its round that is not over."""
+    """An experiment that nobody else changes until this transaction ends.
+
+    opened: its round that is not over.
+    """
 
     experiment: ExperimentRow
     opened: OpenRound | None
@@ -264,7 +270,7 @@ async def _newest_model(session: AsyncSession, experiment: str) -> ModelRow | No
 
 
 def _head(row: ModelRow, experiment: ExperimentRow) -> str:
-    link = Link(round=row.round, version=row.sha256)
+    link = LineageLink(round=row.round, version=row.sha256)
     return head(row.before, link, experiment=experiment.id, plan=experiment.plan)
 
 
@@ -280,7 +286,10 @@ async def models_page(session: AsyncSession, experiment: str, after: int, limit:
 
 
 async def model(session: AsyncSession, sha256: str, population: str | None) -> ModelRow | None:
-    """The newest place in any lineage of a model version. population: the only one to look in; None: all."""
+    """The newest place in any lineage of a model version.
+
+    population: the only one to look in; None: all.
+    """
     query = select(ModelRow).where(ModelRow.sha256 == sha256).order_by(ModelRow.created_at.desc()).limit(1)
     if population is not None:
         owner = ExperimentRow.id == ModelRow.experiment

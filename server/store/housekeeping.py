@@ -40,8 +40,11 @@ DAY_MS = 24 * 3600 * 1000
 
 @dataclass(frozen=True)
 class Secrets:
-    """What the coordinator keeps for itself. key: its signing key; nonces: the key that seals nonces; token: the admin
-    token, if this start made it.
+    """What the coordinator keeps for itself.
+
+    key: its signing key.
+    nonces: the key that seals nonces.
+    token: the admin token, if this start made it.
     """
 
     key: SigningKey

@@ -7,7 +7,10 @@ from coterie.server.store.blob_reader import DAMAGED
 
 
 def lost(path: Path, what: str) -> StorageError:
-    """The error where what the coordinator works on is no longer there. what: it is, for the message."""
+    """The error where what the coordinator works on is no longer there.
+
+    what: it is, for the message.
+    """
     return StorageError(
         f"{what} {path} was deleted, moved or replaced while the coordinator runs; nothing more is accepted.",
         hint="Stop the coordinator, restore its folder from a backup or move it back, and start it again.",

@@ -53,7 +53,10 @@ class JobKey:
 
 @dataclass(frozen=True)
 class Job:
-    """A job that a runner has taken. attempt: which of its takings this is; whoever takes it next has another."""
+    """A job that a runner has taken.
+
+    attempt: which of its takings this is; whoever takes it next has another.
+    """
 
     id: str
     key: JobKey
@@ -90,8 +93,8 @@ async def find(session: AsyncSession, key: JobKey) -> JobRow | None:
 async def take(session: AsyncSession, key: JobKey, owner: str, *, seen: int, now: int, until: int) -> Job | None:
     """Take a job that is wanted. None where somebody else has it or had it since, or it is not to be tried yet.
 
-    seen: how often it had been taken when it was found to be wanted. until: when the lease ends, in milliseconds,
-    unless it is extended.
+    seen: how often it had been taken when it was found to be wanted.
+    until: when the lease ends, in milliseconds, unless it is extended.
     """
     # Of several runners those that come later look for another job instead of waiting for this row.
     query = select(JobRow).where(*_is(key)).with_for_update(skip_locked=True)

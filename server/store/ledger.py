@@ -20,8 +20,8 @@ from sqlalchemy.orm import Session
 from coterie.errors import InternalError, StorageError
 from coterie.privacy.ledger.budget import Accountant, Excess, clock, excess
 from coterie.privacy.ledger.chain import Entry, Head, check, commitment, link
-from coterie.privacy.ledger.events import Bound, Cause, Event, Limit, Refund, Reserve, Spend, event_from_json
-from coterie.privacy.ledger.state import Charge, Standing, State
+from coterie.privacy.ledger.events import Bound, Event, Limit, Refund, RefundCause, Reserve, Spend, event_from_json
+from coterie.privacy.ledger.state import Charge, CostState, State
 from coterie.protocol.canonical import canonical_json
 from coterie.protocol.conversion import to_json
 from coterie.protocol.signing import SigningKey
@@ -38,10 +38,12 @@ SEED_BYTES: Final = 32
 class Ledger:
     """The ledgers of a coordinator.
 
-    key: signs entries. accountant: what costs add up to; it may take a second when it has not seen them before, so it
-    runs in a thread. folded: of each population, the end of the chain as far as this process has verified it, and what
-    it says; a transaction that was rolled back may have left something there that is not in the rows, which shows by
-    its digest. checkpoints: where the ends of the chains are kept beside the database; None for nowhere.
+    key: signs entries.
+    accountant: what costs add up to; it may take a second when it has not seen them before, so it runs in a thread.
+    folded: of each population, the end of the chain as far as this process has verified it, and what it says; a
+        transaction that was rolled back may have left something there that is not in the rows, which shows by its
+        digest.
+    checkpoints: where the ends of the chains are kept beside the database; None for nowhere.
     """
 
     key: SigningKey
@@ -184,7 +186,7 @@ class Ledger:
         """
         _, state = await self.read(session, population)
         charge = state.charge(experiment, round)
-        if charge is not None and charge.standing is Standing.SPENT:
+        if charge is not None and charge.standing is CostState.SPENT:
             return await _seed(session, charge)
         seed = self.entropy(SEED_BYTES)
         session.add(SecretRow(name=_secret(experiment, round), value=seed))
@@ -198,7 +200,7 @@ class Ledger:
         """
         _, state = await self.read(session, population)
         charge = state.charge(experiment, round)
-        if charge is None or charge.standing is not Standing.SPENT:
+        if charge is None or charge.standing is not CostState.SPENT:
             raise InternalError(f"Round {round} of {experiment} was not paid for, so its sum is not opened.")
         return None if charge.noise is None else await _seed(session, charge)
 
@@ -206,12 +208,14 @@ class Ledger:
         """Delete the seed of a round whose noised value is durable, or will never be."""
         await session.execute(delete(SecretRow).where(SecretRow.name == _secret(experiment, round)))
 
-    async def refund(self, session: AsyncSession, population: str, experiment: str, round: int, cause: Cause) -> None:
+    async def refund(
+        self, session: AsyncSession, population: str, experiment: str, round: int, cause: RefundCause
+    ) -> None:
         """Give back what a round has reserved and not spent; nothing happens for any other round."""
 
         async def decide(state: State) -> Event | None:
             charge = state.charge(experiment, round)
-            reserved = charge is not None and charge.standing is Standing.RESERVED
+            reserved = charge is not None and charge.standing is CostState.RESERVED
             return Refund(experiment=experiment, round=round, cause=cause) if reserved else None
 
         await self._append(session, population, decide)
@@ -221,9 +225,9 @@ class Ledger:
     ) -> None:
         async def decide(state: State) -> Event | None:
             charge = state.charge(experiment, round)
-            if charge is None or charge.standing is Standing.REFUNDED:
+            if charge is None or charge.standing is CostState.REFUNDED:
                 raise InternalError(f"Round {round} of {experiment} has reserved no budget that it could spend.")
-            spent = charge.standing is Standing.SPENT
+            spent = charge.standing is CostState.SPENT
             return None if spent else Spend(experiment=experiment, round=round, noise=noise)
 
         await self._append(session, population, decide)

@@ -151,8 +151,10 @@ async def first_waiting(session: AsyncSession, box: Box) -> MailboxRow | None:
 async def reserve(
     session: AsyncSession, box: Box, sequence: int, before: MailboxRow | None, *, size: int, expires_at: int
 ) -> None:
-    """Keep room for a message whose parts come in. The caller has looked, in this transaction, that its number is the
-    next. before: an earlier reservation of it.
+    """Keep room for a message whose parts come in.
+
+    The caller has looked, in this transaction, that its number is the next.
+    before: an earlier reservation of it.
     """
     parts = box.parts_of(sequence)
     await _write(session, box, sequence, before, size=size, expires_at=expires_at, parts=parts, is_whole=False)
@@ -169,7 +171,9 @@ async def post(
     sha256: str,
     expires_at: int,
 ) -> None:
-    """Keep a message. The caller has looked, in this transaction, that its number is the next. before: its reservation.
+    """Keep a message. The caller has looked, in this transaction, that its number is the next.
+
+    before: its reservation.
     body: None where it is in parts, which are durable.
     """
     values = {"size": size, "sha256": sha256, "expires_at": expires_at, "is_whole": True}

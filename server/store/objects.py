@@ -24,8 +24,10 @@ Shelf = Literal["blobs", "updates"]
 class Objects:
     """An object store.
 
-    url: by which it was opened. store: obstore's side of it. folder: where its files are, for a store that is a folder
-    of this machine; None for any other, whose answer to a write means that the bytes are durable.
+    url: by which it was opened.
+    store: obstore's side of it.
+    folder: where its files are, for a store that is a folder of this machine; None for any other, whose answer to a
+        write means that the bytes are durable.
     """
 
     url: str

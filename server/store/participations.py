@@ -37,8 +37,11 @@ async def note(
     seconds: float,
     now: int,
 ) -> None:
-    """Remember a contribution that was just accepted. examples: its weight; loss: the mean that it reports; seconds:
-    from its lease to its acceptance.
+    """Remember a contribution that was just accepted.
+
+    examples: its weight.
+    loss: the mean that it reports.
+    seconds: from its lease to its acceptance.
     """
     row = await find(session, experiment, device)
     if row is None:

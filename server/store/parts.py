@@ -22,7 +22,7 @@ CHUNK: Final = 1024 * 1024
 
 
 @dataclass(frozen=True, order=True)
-class Part:
+class StoredPart:
     """The bytes from ``start`` up to, not including, ``stop`` of a task's upload."""
 
     start: int
@@ -48,10 +48,10 @@ class UploadParts:
                 data = await obstore.get_range_async(
                     self.objects.store, _key(task, part), start=0, end=start - part.start
                 )
-                await obstore.put_async(self.objects.store, _key(task, Part(part.start, start)), bytes(data))
+                await obstore.put_async(self.objects.store, _key(task, StoredPart(part.start, start)), bytes(data))
             if part.stop > start:
                 await self._delete(_key(task, part))
-        await self.objects.adopt(_key(task, Part(start, start + body.size)), body.path)
+        await self.objects.adopt(_key(task, StoredPart(start, start + body.size)), body.path)
 
     async def join(self, task: str, start: int, last: Received) -> AsyncIterator[bytes]:
         """What is here up to ``start``, and the last part after it."""
@@ -85,12 +85,12 @@ class UploadParts:
         store: Any = self.objects.store  # the overloads of its list are only partly typed
         return frozenset([str(entry["path"]).split("/")[1] async for batch in store.list("parts") for entry in batch])
 
-    async def _parts(self, task: str) -> list[Part]:
+    async def _parts(self, task: str) -> list[StoredPart]:
         store: Any = self.objects.store
         names = [
             str(entry["path"]).rsplit("/", 1)[-1] async for batch in store.list(f"parts/{task}") for entry in batch
         ]
-        return sorted(Part(*(int(number, 16) for number in name.split("-"))) for name in names)
+        return sorted(StoredPart(*(int(number, 16) for number in name.split("-"))) for name in names)
 
     async def read(self, task: str, start: int, stop: int) -> AsyncIterator[bytes]:
         """The bytes [start, stop) of an upload, in chunks, as far as they are here without a gap."""
@@ -113,7 +113,7 @@ class UploadParts:
             return
 
 
-def _reach(parts: list[Part]) -> int:
+def _reach(parts: list[StoredPart]) -> int:
     place = 0
     for part in parts:
         if part.start <= place:
@@ -121,5 +121,5 @@ def _reach(parts: list[Part]) -> int:
     return place
 
 
-def _key(task: str, part: Part) -> str:
+def _key(task: str, part: StoredPart) -> str:
     return f"parts/{task}/{part.start:016x}-{part.stop:016x}"

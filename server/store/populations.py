@@ -38,7 +38,10 @@ async def names(session: AsyncSession) -> Sequence[str]:
 
 
 async def page(session: AsyncSession, only: str | None, after: str, limit: int) -> Sequence[PopulationRow]:
-    """Populations by name. only: the one to show; None: all."""
+    """Populations by name.
+
+    only: the one to show; None: all.
+    """
     query = select(PopulationRow).where(PopulationRow.name > after).order_by(PopulationRow.name).limit(limit)
     if only is not None:
         query = query.where(PopulationRow.name == only)

@@ -5,12 +5,14 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from coterie.server.clock import now_ms
 from coterie.server.store import audit, events, mailbox, sessions
 from coterie.server.store.parts import UploadParts
-from coterie.server.turns import Turns
+from coterie.server.turns import PhaseTurns
 
 
 async def end_session(session: AsyncSession, identifier: str, *, by: str, reason: str, detail: str = "") -> bool:
-    """End a session in this transaction. by: who does it, for the audit; reason: ``ended``, ``expired`` or a party's
-    role. False where it had ended before.
+    """End a session in this transaction. False where it had ended before.
+
+    by: who does it, for the audit.
+    reason: ``ended``, ``expired`` or a party's role.
     """
     if not await sessions.end(session, identifier, reason, detail, now_ms()):
         return False
@@ -28,7 +30,7 @@ async def end_overdue(session: AsyncSession) -> tuple[str, ...]:
     return tuple(overdue)
 
 
-async def clear(identifier: str, turns: Turns, parts: UploadParts) -> None:
+async def clear(identifier: str, turns: PhaseTurns, parts: UploadParts) -> None:
     """After a session's end is committed: tell whoever waits for its messages, and delete their bytes."""
     for turn in turns.waited_for():
         if turn.startswith(f"{identifier}/"):

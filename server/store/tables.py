@@ -38,7 +38,10 @@ class SecretRow(Base):
 
 
 class PopulationRow(Base):
-    """Devices of one kind that run one app and share one data schema. policy: the operator's floor, as JSON."""
+    """Devices of one kind that run one app and share one data schema.
+
+    policy: the operator's floor, as JSON.
+    """
 
     __tablename__ = "populations"
     name: Mapped[str] = mapped_column(String(100), primary_key=True)

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from numpy.typing import NDArray
 
-from coterie.aggregation.accumulate import Answer, accumulate_updates
+from coterie.aggregation.accumulate import AccumulatorHeader, accumulate_updates
 from coterie.aggregation.aggregate import Rejection, aggregate_updates
 from coterie.aggregation.plan.manifest import Manifest
 from coterie.aggregation.private.central import CentralNoise
@@ -60,7 +60,7 @@ def accumulate_job(arguments: Mapping[str, Any]) -> dict[str, Any]:
         updates, lost = _lend_updates(lent, reader, arguments["updates"])
         result = accumulate_updates(
             _manifest(reader, arguments),
-            Answer(
+            AccumulatorHeader(
                 task=arguments["task"],
                 base=arguments["base"],
                 reducer=arguments["reducer"],

@@ -38,14 +38,18 @@ class Summands:
 
 
 @dataclass(frozen=True)
-class RunningSum:
-    """total: modulo 2**32 in every coordinate, of which the segment's lowest bits count. holds: the tasks, sorted."""
+class PartialSum:
+    """The sum of the masked vectors that have come so far.
+
+    total: modulo 2**32 in every coordinate, of which the segment's lowest bits count.
+    holds: the tasks, sorted.
+    """
 
     total: RingVector
     holds: tuple[str, ...]
 
 
-def sum_masked(cache: Path, summands: Summands) -> RunningSum:
+def sum_masked(cache: Path, summands: Summands) -> PartialSum:
     """The sum of exactly these masked vectors, made of what the cache holds of them and of the others, which are read
     one after another; the cache holds it afterwards.
 
@@ -58,15 +62,15 @@ def sum_masked(cache: Path, summands: Summands) -> RunningSum:
         expected = replace(summands.header, task=task)
         file = check_masked(summands.read(task), expected, summands.spec)
         add_packed(cached.total, file.read_bytes(MASKED, 0, summands.spec.packed_bytes), summands.spec)
-    made = RunningSum(cached.total, tuple(sorted(summands.tasks)))
+    made = PartialSum(cached.total, tuple(sorted(summands.tasks)))
     if missing or not cache.exists():
         write_file(cache, {TENSOR: made.total}, _names(summands, made.holds))
     return made
 
 
-def _cached(cache: Path, summands: Summands) -> RunningSum:
+def _cached(cache: Path, summands: Summands) -> PartialSum:
     """What the cache holds; nothing unless it is a part of what is wanted."""
-    nothing = RunningSum(np.zeros(summands.spec.length, np.uint32), ())
+    nothing = PartialSum(np.zeros(summands.spec.length, np.uint32), ())
     if not cache.exists():
         return nothing
     try:
@@ -75,7 +79,7 @@ def _cached(cache: Path, summands: Summands) -> RunningSum:
         same = file.metadata.get(ATTEMPT) == summands.header.attempt and file.metadata.get(SPEC) == summands.spec.digest
         if not same or not summands.tasks.issuperset(holds) or file.tensors[TENSOR].shape != nothing.total.shape:
             return nothing
-        return RunningSum(file.read(TENSOR), holds)
+        return PartialSum(file.read(TENSOR), holds)
     except (errors.TensorFileError, errors.InputError, KeyError):
         return nothing
 

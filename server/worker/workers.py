@@ -31,7 +31,9 @@ class Workers:
     """One spawned worker process. Jobs queue; a crash costs the job one of its attempts, not the coordinator."""
 
     def __init__(self, *, attempts: int, timeout_s: float, silence_s: float = 60.0, niceness: int = 0) -> None:
-        """silence_s: after how much silence a worker, which says every second that it lives, is taken for stopped.
+        """Processes that work for the coordinator.
+
+        silence_s: after how much silence a worker, which says every second that it lives, is taken for stopped.
         niceness: how far the process stands back behind others, 0 to 19 (see nice).
         """
         self._attempts = attempts

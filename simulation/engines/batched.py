@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from coterie.aggregation.compiling.graphs import GraphBuilder
 from coterie.aggregation.plan.stage import Stage
 from coterie.client_sdk.device.trainers.base import Tensors
-from coterie.client_sdk.device.trainers.plan import Begun, PlanTrainer, step_feeds, stepped
+from coterie.client_sdk.device.trainers.plan import PlanTrainer, StartedTraining, step_feeds, stepped
 from coterie.compute.batching import batch_graph
 from coterie.compute.ir import Graph
 from coterie.compute.onnx.writer import to_onnx
@@ -28,7 +28,7 @@ from coterie.simulation.engines.engine import Setting
 from coterie.simulation.engines.naming import PLAN_TRAINER
 from coterie.simulation.engines.threads import Threads
 from coterie.simulation.population import Client
-from coterie.simulation.work import Assignment, Measured, Trained, Workplace
+from coterie.simulation.work import Assignment, ClientEvaluation, Trained, Workplace
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -74,7 +74,9 @@ class Batched:
         for first in range(0, len(ordered), self._lanes):
             yield from self._group(ordered[first : first + self._lanes], weights, assignment)
 
-    def evaluate(self, clients: Sequence[Client], weights: Tensors, assignment: Assignment) -> Iterator[Measured]:
+    def evaluate(
+        self, clients: Sequence[Client], weights: Tensors, assignment: Assignment
+    ) -> Iterator[ClientEvaluation]:
         """See `Engine`."""
         return self._alone.evaluate(clients, weights, assignment)
 
@@ -137,7 +139,7 @@ class _Seat:
     """A client of a group: what it is fed next, and how many steps it has taken."""
 
     client: Client
-    begun: Begun
+    begun: StartedTraining
     feeds: Iterator[Arrays]
     steps: int = 0
 

@@ -11,7 +11,7 @@ from coterie.client_sdk.device.trainers.base import Tensors, Trainer
 from coterie.errors import ConfigurationError
 from coterie.simulation.population import Client
 from coterie.simulation.shares import WorkShares
-from coterie.simulation.work import Assignment, Measured, Trained
+from coterie.simulation.work import Assignment, ClientEvaluation, Trained
 
 HELD = 8
 """So many results stay as they are while more are taken."""
@@ -29,7 +29,9 @@ class Engine(Protocol):
         """Each client's update."""
         ...
 
-    def evaluate(self, clients: Sequence[Client], weights: Tensors, assignment: Assignment) -> Iterator[Measured]:
+    def evaluate(
+        self, clients: Sequence[Client], weights: Tensors, assignment: Assignment
+    ) -> Iterator[ClientEvaluation]:
         """Each client's metric sums; all of them have rows to evaluate on."""
         ...
 
@@ -61,7 +63,10 @@ class Setting:
 
 @dataclass(frozen=True)
 class _Entry:
-    """Where an engine's class is; imported when it is asked for. prefix: whether more may follow its name."""
+    """Where an engine's class is; imported when it is asked for.
+
+    prefix: whether more may follow its name.
+    """
 
     module: str
     attribute: str

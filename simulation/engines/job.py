@@ -13,7 +13,7 @@ from coterie.client_sdk.device.holdout import split
 from coterie.client_sdk.device.trainers.base import Rows, Tensors
 from coterie.client_sdk.rows.loading import load_data
 from coterie.errors import CoterieError, RemoteError
-from coterie.simulation.work import Assignment, Measured, Trained, Workplace
+from coterie.simulation.work import Assignment, ClientEvaluation, Trained, Workplace
 
 Json = dict[str, Any]
 Arrays = Mapping[str, NDArray[Any]]
@@ -80,9 +80,9 @@ def trained_of(answer: Json, tensors: Arrays) -> Trained:
     )
 
 
-def measured_of(answer: Json, tensors: Arrays) -> Measured:
+def measured_of(answer: Json, tensors: Arrays) -> ClientEvaluation:
     """Read the answer to an evaluation job."""
-    return Measured(**answer, update=tensors[_UPDATE].tobytes())
+    return ClientEvaluation(**answer, update=tensors[_UPDATE].tobytes())
 
 
 def raise_told(answer: Json) -> None:

@@ -10,7 +10,7 @@ from coterie.simulation.engines.engine import Engine, Setting
 from coterie.simulation.engines.naming import PLAN_TRAINER
 from coterie.simulation.engines.threads import Threads
 from coterie.simulation.population import Client
-from coterie.simulation.work import Assignment, Measured, Trained
+from coterie.simulation.work import Assignment, ClientEvaluation, Trained
 
 # Clients of the first round that both train, twice: the first time loads the graphs.
 _TRIED = 2 * LANES
@@ -37,7 +37,9 @@ class Fastest:
             self._chosen = min(self._engines, key=lambda engine: _seconds(engine, tried, weights, assignment))
         return self._chosen.train(clients, weights, assignment)
 
-    def evaluate(self, clients: Sequence[Client], weights: Tensors, assignment: Assignment) -> Iterator[Measured]:
+    def evaluate(
+        self, clients: Sequence[Client], weights: Tensors, assignment: Assignment
+    ) -> Iterator[ClientEvaluation]:
         """See `Engine`."""
         return self._engines[0].evaluate(clients, weights, assignment)
 

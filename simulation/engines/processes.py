@@ -30,7 +30,7 @@ from coterie.simulation.engines.engine import HELD, Setting
 from coterie.simulation.engines.job import Arrays, Json, measured_of, raise_told, trained_of
 from coterie.simulation.engines.naming import required_name
 from coterie.simulation.population import CACHED, Client
-from coterie.simulation.work import Assignment, Measured, Trained
+from coterie.simulation.work import Assignment, ClientEvaluation, Trained
 
 Result = TypeVar("Result")
 Kind = Literal["train", "evaluate"]
@@ -78,7 +78,9 @@ class Processes:
         """See `Engine`."""
         return self._each("train", clients, weights, assignment, trained_of)
 
-    def evaluate(self, clients: Sequence[Client], weights: Tensors, assignment: Assignment) -> Iterator[Measured]:
+    def evaluate(
+        self, clients: Sequence[Client], weights: Tensors, assignment: Assignment
+    ) -> Iterator[ClientEvaluation]:
         """See `Engine`."""
         return self._each("evaluate", clients, weights, assignment, measured_of)
 

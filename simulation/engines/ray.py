@@ -24,7 +24,7 @@ from coterie.simulation.engines.naming import required_name
 from coterie.simulation.engines.ray_joining import join
 from coterie.simulation.engines.remote import Remote
 from coterie.simulation.population import Client
-from coterie.simulation.work import Assignment, Measured, Trained
+from coterie.simulation.work import Assignment, ClientEvaluation, Trained
 
 Result = TypeVar("Result")
 Kind = Literal["train", "evaluate"]
@@ -60,7 +60,9 @@ class RayCluster:
         """See `Engine`."""
         return self._each("train", clients, weights, assignment, trained_of)
 
-    def evaluate(self, clients: Sequence[Client], weights: Tensors, assignment: Assignment) -> Iterator[Measured]:
+    def evaluate(
+        self, clients: Sequence[Client], weights: Tensors, assignment: Assignment
+    ) -> Iterator[ClientEvaluation]:
         """See `Engine`."""
         return self._each("evaluate", clients, weights, assignment, measured_of)
 

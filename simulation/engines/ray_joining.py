@@ -30,9 +30,14 @@ _KNOCK_S = 5.0
 
 @dataclass
 class Joined:
-    """ray: the module. address: as the user wrote it. here: whether this process started the cluster, whose workers see
-    the same files. begun: whether it made the connection, and ends it. client: whether through Ray Client. folder: what
-    a cluster of ours writes into.
+    """A connection to a Ray cluster.
+
+    ray: the module.
+    address: as the user wrote it.
+    here: whether this process started the cluster, whose workers see the same files.
+    begun: whether it made the connection, and ends it.
+    client: whether through Ray Client.
+    folder: what a cluster of ours writes into.
     """
 
     ray: Any

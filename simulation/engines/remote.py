@@ -17,7 +17,12 @@ from coterie.simulation.work import Assignment, Workplace
 
 
 class Remote:
-    """manifest, graphs: of the plan. frozen: a tensor file. trainer: its name."""
+    """What a remote worker is told of a plan.
+
+    manifest, graphs: of the plan.
+    frozen: a tensor file.
+    trainer: its name.
+    """
 
     def __init__(self, manifest: bytes, graphs: Mapping[str, bytes], frozen: bytes, trainer: str) -> None:
         plan = Plan(Manifest.from_bytes(manifest), graphs)

@@ -11,7 +11,7 @@ from coterie.client_sdk.device.trainers.base import Tensors
 from coterie.simulation.engines.engine import Setting
 from coterie.simulation.engines.naming import resolve_trainer
 from coterie.simulation.population import Client
-from coterie.simulation.work import Assignment, Measured, Trained, Workplace
+from coterie.simulation.work import Assignment, ClientEvaluation, Trained, Workplace
 
 Result = TypeVar("Result")
 
@@ -37,10 +37,12 @@ class Threads:
 
         return self._each(work, clients)
 
-    def evaluate(self, clients: Sequence[Client], weights: Tensors, assignment: Assignment) -> Iterator[Measured]:
+    def evaluate(
+        self, clients: Sequence[Client], weights: Tensors, assignment: Assignment
+    ) -> Iterator[ClientEvaluation]:
         """See `Engine`."""
 
-        def work(client: Client) -> Measured:
+        def work(client: Client) -> ClientEvaluation:
             held_out = client.shard().held_out
             return self._workplace.evaluate(client.number, held_out, client.state, weights, assignment)
 

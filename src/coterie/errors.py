@@ -54,7 +54,8 @@ class CoterieError(Exception):
         """Make an error.
 
         message: what went wrong, where and why; the class docstring when absent.
-        hint: what to do about it. code: a finer code than the class's own.
+        hint: what to do about it.
+        code: a finer code than the class's own.
         details: machine-readable facts (JSON values).
         """
         self.message = message or cleandoc(type(self).__doc__ or "").split("\n\n")[0]

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coterie import errors
-from coterie.aggregation.accumulate import AccumulateResult, Answer, accumulate_updates
+from coterie.aggregation.accumulate import AccumulateResult, AccumulatorHeader, accumulate_updates
 from coterie.aggregation.accumulator import EITHER, tree_reducer
 from coterie.aggregation.aggregate import AggregateResult, aggregate_updates
-from coterie.aggregation.plan.manifest import METRIC_RANGE, Manifest, Named, Training
+from coterie.aggregation.plan.manifest import METRIC_RANGE, Manifest, NamedRule, Training
 from coterie.aggregation.server_optimizers import server_optimizer
 from coterie.aggregation.staleness import Lags
 from coterie.protocol.canonical import sha256_hex
@@ -38,8 +38,8 @@ MANIFEST = Manifest(
     ),
     hyper={},
     training=Training(batch_size=1),
-    algorithm=Named("fedavg", {}),
-    optimizer=Named("external", {}),
+    algorithm=NamedRule("fedavg", {}),
+    optimizer=NamedRule("external", {}),
     stages=(),
 )
 SERVER = server_optimizer("sgd", {"lr": 1.0, "momentum": 0.9})
@@ -80,7 +80,7 @@ class Grove:
         """The accumulator of these files, and what was said of it."""
         cap = changes.pop("weight_cap", None)
         fields: dict[str, Any] = {"task": f"task-{self.made}", "base": self.digest, "reducer": "mean"}
-        answer = Answer(**(fields | changes))
+        answer = AccumulatorHeader(**(fields | changes))
         done = accumulate_updates(self.manifest, answer, updates=below, out=self.folder / "out", weight_cap=cap)
         return self._file(Path(done.path).read_bytes()), done
 

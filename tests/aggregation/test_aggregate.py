@@ -12,7 +12,7 @@ import pytest
 
 from coterie import errors
 from coterie.aggregation.aggregate import AggregateResult, aggregate_updates
-from coterie.aggregation.plan.manifest import METRIC_RANGE, Manifest, Named, Training
+from coterie.aggregation.plan.manifest import METRIC_RANGE, Manifest, NamedRule, Training
 from coterie.aggregation.private.central import CentralNoise
 from coterie.aggregation.reducers import aggregate
 from coterie.aggregation.server_optimizers import ServerOptimizer, server_optimizer, server_sgd
@@ -40,8 +40,8 @@ def manifest_of(*sections: SectionSpec, algorithm: str = "fedavg") -> Manifest:
         ),
         hyper={},
         training=Training(batch_size=1),
-        algorithm=Named(algorithm, {}),
-        optimizer=Named("external", {}),
+        algorithm=NamedRule(algorithm, {}),
+        optimizer=NamedRule("external", {}),
         stages=(),
     )
 

@@ -184,7 +184,7 @@ def test_quantiles_and_heavy_hitters_through_simulation_are_those_of_all_rows() 
         assert found.error <= 0.5 * 120 / 64**2 + 1e-5
     values, times = np.unique(codes, return_counts=True)
     wanted = {int(v): int(n) for v, n in zip(values, times, strict=True) if n >= 0.05 * codes.size}
-    assert simulated(heavy_hitters("code", bits=12, fraction=0.05, step=5), parts).found == wanted
+    assert simulated(heavy_hitters("code", bits=12, fraction=0.05, step=5), parts).counts == wanted
 
 
 FLOATS = st.lists(st.floats(-10, 10, width=32), min_size=1, max_size=60)
@@ -221,13 +221,13 @@ def test_a_quantile_outside_the_range_is_said_to_be_outside(values: list[float],
 def test_every_heavy_hitter_is_found_and_nothing_else(values: list[int], fraction: float, step: int) -> None:
     answer = direct(heavy_hitters("x", bits=6, fraction=fraction, step=step), np.array(values, np.float32))
     wanted = {v: values.count(v) for v in set(values) if values.count(v) >= fraction * len(values) * (1 - 1e-12)}
-    assert answer.found == wanted
-    assert list(answer.found.values()) == sorted(answer.found.values(), reverse=True)
+    assert answer.counts == wanted
+    assert list(answer.counts.values()) == sorted(answer.counts.values(), reverse=True)
 
 
 def test_seven_of_a_hundred_are_seven_hundredths() -> None:
     """0.07 · 100 is a little more than 7 in binary."""
-    assert direct(heavy_hitters("x", bits=4, fraction=0.07), np.array([1.0] * 7 + [2.0] * 93, np.float32)).found == {
+    assert direct(heavy_hitters("x", bits=4, fraction=0.07), np.array([1.0] * 7 + [2.0] * 93, np.float32)).counts == {
         2: 93,
         1: 7,
     }
@@ -257,7 +257,7 @@ def test_counts_stay_exact_however_many_numbers_a_row_has(rows: int) -> None:
 
 def test_values_outside_the_domain_count_into_the_total_only() -> None:
     answer = direct(heavy_hitters("x", bits=2, fraction=0.4), np.array([-1, 3, 3, 4, 99], np.float32))
-    assert (answer.values, answer.found) == (5, {3: 2})
+    assert (answer.values, answer.counts) == (5, {3: 2})
 
 
 @pytest.mark.parametrize(("offset", "scale"), [(0.0, 1.0), (50.0, 0.1), (40.7, 1 / 17.3), (8000.5, 1 / 4096)])
@@ -268,7 +268,7 @@ def test_whole_numbers_are_found_whatever_the_normalisation_and_others_are_none(
     rows = [{"x": part, "y": np.zeros(part.size, np.int32)} for part in (values[::2], values[1::2])]
     query = heavy_hitters("x", bits=14, fraction=0.05, step=7)
     answer = query.answer(simulate_full(ask(query, schema, clients=2), rows).weights)
-    assert (answer.values, answer.found) == (100, {16383: 9, 8191: 8, 48: 7, 7: 6, 3: 5})
+    assert (answer.values, answer.counts) == (100, {16383: 9, 8191: 8, 48: 7, 7: 6, 3: 5})
 
 
 def test_totals_beyond_float32_stay_exact() -> None:

@@ -7,7 +7,7 @@ import pytest
 from coterie.aggregation import engine as e
 from coterie.aggregation.eligibility import (
     MOST_TRIES,
-    Contribution,
+    ClientHistory,
     Holdings,
     TaskOutcome,
     choose,
@@ -32,14 +32,14 @@ ENOUGH = Holdings(10, frozenset((1, 2, 3)))
         (None, None, False),
         (Holdings(9, frozenset((1, 2))), None, False),
         (Holdings(10, frozenset((1,))), None, False),
-        (ENOUGH, Contribution(last_round=3, times=1), True),
-        (ENOUGH, Contribution(last_round=4, times=1), False),
-        (ENOUGH, Contribution(last_round=1, times=1, rested_s=59.0), False),
-        (ENOUGH, Contribution(last_round=1, times=1, rested_s=60.0), True),
+        (ENOUGH, ClientHistory(last_round=3, times=1), True),
+        (ENOUGH, ClientHistory(last_round=4, times=1), False),
+        (ENOUGH, ClientHistory(last_round=1, times=1, rested_s=59.0), False),
+        (ENOUGH, ClientHistory(last_round=1, times=1, rested_s=60.0), True),
     ],
 )
 def test_a_client_takes_part_with_the_data_asked_for_and_after_its_rest(
-    holdings: Holdings | None, past: Contribution | None, may: bool
+    holdings: Holdings | None, past: ClientHistory | None, may: bool
 ) -> None:
     assert eligible(POLICY, holdings, past, round=5, privacy=None) is may
 

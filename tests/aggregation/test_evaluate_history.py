@@ -14,13 +14,13 @@ from coterie.aggregation.record import RoundRecord
 from coterie.aggregation.round import Cause, Round, RoundConfig, RoundPhase
 from coterie.compute.runtime.executable import Executable
 from coterie.protocol.metrics import MetricSums
-from coterie.protocol.spread import counted, histogram
+from coterie.protocol.spread import count_sums, histogram
 
 CONFIG = RoundConfig(cohort=1)
 NAMES = ("examples", "loss", "accuracy")
 COUNTS = (
-    counted(NAMES, histogram(NAMES, MetricSums({"examples": 1, "loss": 1, "accuracy": 0.25})))
-    .merge(counted(NAMES, histogram(NAMES, MetricSums({"examples": 1, "loss": 3, "accuracy": 0.75}))))
+    count_sums(NAMES, histogram(NAMES, MetricSums({"examples": 1, "loss": 1, "accuracy": 0.25})))
+    .merge(count_sums(NAMES, histogram(NAMES, MetricSums({"examples": 1, "loss": 3, "accuracy": 0.75}))))
     .sums
 )
 

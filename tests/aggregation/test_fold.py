@@ -12,14 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coterie import errors
-from coterie.aggregation.accumulate import Answer, accumulate_updates
+from coterie.aggregation.accumulate import AccumulatorHeader, accumulate_updates
 from coterie.aggregation.accumulator import EITHER
 from coterie.aggregation.aggregate import aggregate_updates
 from coterie.aggregation.fold.choose import open_fold
 from coterie.aggregation.fold.fold import Fold, Folded, at_once
-from coterie.aggregation.fold.part import Made, Part
+from coterie.aggregation.fold.part import CountedUpdate, LocalUpdate
 from coterie.aggregation.fold.usable import CountTerms, count_terms, usable
-from coterie.aggregation.plan.manifest import METRIC_RANGE, Manifest, Named, Training
+from coterie.aggregation.plan.manifest import METRIC_RANGE, Manifest, NamedRule, Training
 from coterie.aggregation.private.central import CentralNoise
 from coterie.aggregation.reducers import reducer
 from coterie.aggregation.server_optimizers import server_optimizer
@@ -46,8 +46,8 @@ MANIFEST = Manifest(
     sections=(SectionSpec.over("delta", LAYOUT), SectionSpec.extra("metrics", 2, value_range=METRIC_RANGE)),
     hyper={},
     training=Training(batch_size=1),
-    algorithm=Named("fedavg", {}),
-    optimizer=Named("external", {}),
+    algorithm=NamedRule("fedavg", {}),
+    optimizer=NamedRule("external", {}),
     stages=(),
 )
 BASE = np.linspace(-1, 1, LAYOUT.size).astype(np.float32)
@@ -68,8 +68,8 @@ def held(values: Any, slices: Slices) -> Any:
     return np.concatenate([values[a:b] for a, b in slices]) if slices else values
 
 
-def made(seed: int, slices: Slices = ()) -> Made:
-    return Made(
+def made(seed: int, slices: Slices = ()) -> LocalUpdate:
+    return LocalUpdate(
         task=f"task-{seed:03}",
         weight=1 + seed % 7,
         sections={"delta": held(vector(seed), slices), "metrics": np.array([1.0 + seed % 7, 0.5])},
@@ -77,7 +77,7 @@ def made(seed: int, slices: Slices = ()) -> Made:
     )
 
 
-KINDS: Mapping[str, Callable[[], Fold[Any, Part]]] = {
+KINDS: Mapping[str, Callable[[], Fold[Any, CountedUpdate]]] = {
     "mean": lambda: open_fold(MANIFEST, reducer("mean")),
     "norm_bound": lambda: open_fold(MANIFEST, reducer("norm_bound(3)")),
     "median": lambda: open_fold(MANIFEST, reducer("median")),
@@ -106,13 +106,13 @@ def test_a_fold_is_a_commutative_monoid(kind: str, seeds: list[int], data: st.Da
         for seed in seeds
     ]
 
-    def single(part: Part) -> Any:
+    def single(part: CountedUpdate) -> Any:
         return fold.add(fold.init(), (part,), at_once)
 
     def result(state: Any) -> Folded:
         return fold.result(state, {}, at_once)
 
-    def merged(some: Sequence[Part]) -> Any:
+    def merged(some: Sequence[CountedUpdate]) -> Any:
         state = fold.init()
         for part in some:
             state = fold.merge(state, single(part))
@@ -158,7 +158,7 @@ def below_an_edge(folder: Path, files: Sequence[UpdateFile], rule: str) -> Any:
     for name, some in (("left", files[:cut]), ("right", files[cut:])):
         usable_ones = [one for one in some if read_update(one.path, MANIFEST.sections).header.weight]
         if usable_ones:
-            answer = Answer(task=name, base=digest, reducer=rule)
+            answer = AccumulatorHeader(task=name, base=digest, reducer=rule)
             done = accumulate_updates(MANIFEST, answer, updates=some, out=folder / name)
             nodes.append(UpdateFile(name, Path(done.path), done.sha256))
     return on_a_coordinator(folder, nodes, rule)
@@ -227,7 +227,7 @@ def test_clients_that_train_parts_average_exactly_as_by_hand(tmp_path: Path) -> 
     moved[24:48] = one[24:48]
     moved[48:56] = two[48:56]
     expected = (BASE + moved).astype(np.float32)
-    answer = Answer(task="edge", base=sha256_hex((tmp_path / "base").read_bytes()), reducer="mean")
+    answer = AccumulatorHeader(task="edge", base=sha256_hex((tmp_path / "base").read_bytes()), reducer="mean")
     edge = accumulate_updates(MANIFEST, answer, updates=files, out=tmp_path / "edge")
     for updates in (files, [UpdateFile("edge", Path(edge.path))]):
         found = on_a_coordinator(tmp_path, updates, "mean")

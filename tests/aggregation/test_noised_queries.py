@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from coterie import errors
 from coterie.aggregation.analytics import Query, ask, count, heavy_hitters, histogram, mean, quantiles
 from coterie.aggregation.analytics.asking import foreseen
-from coterie.aggregation.analytics.bound import SAID, Terms
+from coterie.aggregation.analytics.bound import SAID, QueryNoise
 from coterie.aggregation.analytics.bracket import WRONG, bracket, sureness
 from coterie.aggregation.analytics.noise import FALSE
 from coterie.aggregation.analytics.places import places, smallest_block
@@ -79,7 +79,7 @@ def everything(column: str, parts: Sequence[Rows] = PARTS) -> NDArray[Any]:
 def noised_rule(query: Query[Any], asked: Experiment) -> QueryRule:
     """The rule of the experiment, with its noise."""
     numbers = asked.algorithm.parameters
-    return query.noised(Terms(clip=numbers["clip"], noise=numbers["noise"], elements=int(numbers["elements"])))
+    return query.noised(QueryNoise(clip=numbers["clip"], noise=numbers["noise"], elements=int(numbers["elements"])))
 
 
 def sent(rule: QueryRule, told: Mapping[str, NDArray[np.float32]], values: NDArray[Any]) -> NDArray[np.float64]:
@@ -154,7 +154,7 @@ def within(scores: Sequence[float] | NDArray[Any]) -> None:
 def test_no_client_sends_more_than_the_clip(name: str, rows: int, extreme: float | None, seed: int) -> None:
     """Whatever its rows are; and one of at most `clip` rows sends all of them."""
     query, elements = QUERIES[name]
-    rule = query.noised(Terms(clip=100.0, noise=1.0, elements=elements))
+    rule = query.noised(QueryNoise(clip=100.0, noise=1.0, elements=elements))
     draw = np.random.Generator(np.random.PCG64(seed))
     values = draw.uniform(-50, 300, (rows, elements)) if extreme is None else np.full((rows, elements), extreme)
     vector = sent(rule, rule.settings, values.astype(np.float32))
@@ -187,7 +187,7 @@ def test_without_noise_what_is_received_is_what_was_counted(name: str) -> None:
             for noised, sure in zip(found.quantiles, wanted.quantiles, strict=True):
                 assert (noised.lower, noised.upper) == pytest.approx((sure.lower, sure.upper), abs=1e-3)
         case _:
-            assert {value: round(times) for value, times in found.found.items()} == wanted.found
+            assert {value: round(times) for value, times in found.counts.items()} == wanted.counts
 
 
 def test_a_client_of_many_rows_is_shortened_and_counted_as_such() -> None:
@@ -315,7 +315,7 @@ def test_heavy_hitters_are_missed_and_made_up_as_seldom_as_stated() -> None:
     query = heavy_hitters("code", bits=6, fraction=0.2, step=3)
     answers = repeated(query, "code", 150, parts)
     for value, count_of in times.items():
-        seen = np.mean([value in found.found for found in answers])
+        seen = np.mean([value in found.counts for found in answers])
         likely_missed = float(np.mean([found.missed(count_of) for found in answers]))
         likely_found = float(np.mean([found.reported(count_of) for found in answers]))
         # 3.5 deviations of a share.
@@ -324,9 +324,9 @@ def test_heavy_hitters_are_missed_and_made_up_as_seldom_as_stated() -> None:
     for found in answers:
         stated = found.missed(found.threshold), found.reported(found.threshold), found.missed(found.sure_from)
         assert stated == (pytest.approx(0.75), pytest.approx(0.5), pytest.approx(WRONG))
-    made_up = np.mean([bool(set(found.found) - set(times)) for found in answers])
+    made_up = np.mean([bool(set(found.counts) - set(times)) for found in answers])
     assert made_up <= FALSE + 3.5 * math.sqrt(FALSE / len(answers))
-    first = [found.found[3] - 400 for found in answers if 3 in found.found]
+    first = [found.counts[3] - 400 for found in answers if 3 in found.counts]
     within([off / answers[0].error for off in first])
 
 
@@ -341,7 +341,7 @@ def test_what_is_stated_of_a_value_counts_the_highest_threshold_of_all_rounds() 
     answers = repeated(query, "code", 120, parts, privacy)
     margin = answers[0].margin
     for value, count_of in times.items():
-        seen = np.mean([value in found.found for found in answers])
+        seen = np.mean([value in found.counts for found in answers])
         slack = 3.5 * math.sqrt(0.25 / len(answers))
         assert 1 - seen <= np.mean([found.missed(count_of) for found in answers]) + slack
         assert seen <= np.mean([found.reported(count_of) for found in answers]) + slack
@@ -509,7 +509,7 @@ def _version(query: Query[Any]) -> Mapping[str, NDArray[np.float32]]:
 @pytest.mark.parametrize("name", QUERIES)
 def test_a_server_rebuilds_a_noised_query_from_its_name_and_numbers(name: str) -> None:
     query, elements = QUERIES[name]
-    rule = query.noised(Terms(clip=50.0, noise=3.0, elements=elements))
+    rule = query.noised(QueryNoise(clip=50.0, noise=3.0, elements=elements))
     rebuilt = algorithm(name, rule.parameters)
     assert rebuilt == method(rule) and rebuilt.server.reads == (DELTA,)
     with pytest.raises(errors.ExperimentError, match="clip must be"):

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from coterie import errors
 from coterie.aggregation.progress import (
-    Finish,
-    Progress,
+    ExperimentEnd,
+    ExperimentProgress,
     Reason,
     StartRound,
     after_round,
@@ -41,8 +41,8 @@ def abandoned(number: int, cause: Cause = Cause.DEADLINE) -> Round:
     return Round(number=number, base="b", config=CONFIG, phase=RoundPhase.ABANDONED, cause=cause)
 
 
-def run(rules: RoundPolicy, *losses: float | None | Cause) -> tuple[Progress, Any]:
-    progress, action = first_round(Progress(current="v0"), rules)
+def run(rules: RoundPolicy, *losses: float | None | Cause) -> tuple[ExperimentProgress, Any]:
+    progress, action = first_round(ExperimentProgress(current="v0"), rules)
     result: Any = action
     for loss in losses:
         number = progress.started
@@ -77,7 +77,7 @@ def test_an_experiment_finishes_for_a_named_reason(
     changes: dict[str, Any], losses: tuple[Any, ...], reason: Reason, kept: str
 ) -> None:
     progress, action = run(policy(**changes), *losses)
-    assert action == Finish(reason, kept)
+    assert action == ExperimentEnd(reason, kept)
     assert progress.finished is reason and reason.sentence.endswith(".")
 
 
@@ -91,7 +91,7 @@ def test_an_unmeasured_round_does_not_use_up_patience() -> None:
 
 
 def test_only_the_round_that_is_awaited_counts() -> None:
-    progress, _ = first_round(Progress(current="v0"), policy())
+    progress, _ = first_round(ExperimentProgress(current="v0"), policy())
     with pytest.raises(errors.Conflict):
         after_round(progress, committed(2, 1.0), policy())
     with pytest.raises(errors.Conflict):
@@ -135,13 +135,13 @@ def test_a_policy_says_whether_rounds_are_buffered_or_only_evaluate() -> None:
 @given(st.lists(st.one_of(st.floats(0, 9), st.none(), st.just(Cause.DEADLINE)), max_size=8))
 def test_every_experiment_ends_and_survives_json(losses: list[Any]) -> None:
     rules = policy(rounds=6, patience=3)
-    progress, action = first_round(Progress(current="v0"), rules)
+    progress, action = first_round(ExperimentProgress(current="v0"), rules)
     result: Any = action
     for loss in [*losses, *[1.0] * 8]:
-        if isinstance(result, Finish):
+        if isinstance(result, ExperimentEnd):
             break
         number = progress.started
         outcome = abandoned(number) if isinstance(loss, Cause) else committed(number, loss)
         progress, result = after_round(progress, outcome, rules)
-        assert from_text(Progress, to_text(progress)) == progress
-    assert isinstance(result, Finish) and progress.started <= rules.rounds
+        assert from_text(ExperimentProgress, to_text(progress)) == progress
+    assert isinstance(result, ExperimentEnd) and progress.started <= rules.rounds

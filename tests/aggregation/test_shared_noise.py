@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from coterie.aggregation.private.shared_noise import measured, shared_noise
-from coterie.privacy.dp.accounting import spent
+from coterie.privacy.dp.accounting import total_cost
 from coterie.privacy.dp.choosing import choose
 from coterie.privacy.dp.rounds import whole_cost
 from coterie.privacy.secagg.encoding import Binding, encode
@@ -30,7 +30,7 @@ def test_rounding_and_tails_are_within_the_epsilon_that_was_asked_for(
     privacy = UserLevel(clip=0.5, delta=1e-5, epsilon=epsilon, mechanism=mechanism)
     policy = RoundPolicy(rounds=rounds, cohort=cohort, min_updates=cohort // 2, weight_cap=1, evaluate_every=0)
     real = measured(privacy, SecureAggregation(), policy, length=length)
-    found = spent(whole_cost(privacy, rounds, cohort=cohort, measured=real), privacy.delta).epsilon
+    found = total_cost(whole_cost(privacy, rounds, cohort=cohort, measured=real), privacy.delta).epsilon
     assert 0.97 * epsilon <= found <= epsilon
 
 

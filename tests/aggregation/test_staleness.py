@@ -12,7 +12,7 @@ from coterie import errors
 from coterie.aggregation.aggregate import aggregate_updates
 from coterie.aggregation.experiment import Experiment
 from coterie.aggregation.horizontal import Algorithm, FedAsync, FedAvg, FedBuff
-from coterie.aggregation.plan.manifest import METRIC_RANGE, Manifest, Named, Training
+from coterie.aggregation.plan.manifest import METRIC_RANGE, Manifest, NamedRule, Training
 from coterie.aggregation.server_optimizers import server_optimizer, server_sgd
 from coterie.aggregation.staleness import Lags, freshness
 from coterie.compute.nn.losses import softmax_cross_entropy
@@ -40,8 +40,8 @@ def manifest_of(algorithm: Algorithm) -> Manifest:
         sections=(SectionSpec.over("delta", LAYOUT), SectionSpec.extra("metrics", 2, value_range=METRIC_RANGE)),
         hyper={},
         training=Training(batch_size=1),
-        algorithm=Named(algorithm.name, dict(algorithm.parameters)),
-        optimizer=Named("external", {}),
+        algorithm=NamedRule(algorithm.name, dict(algorithm.parameters)),
+        optimizer=NamedRule("external", {}),
         stages=(),
     )
 

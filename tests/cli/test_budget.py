@@ -13,15 +13,15 @@ from test_flow import next_event, running
 
 from coterie.cli import main
 from coterie.cli.failures import BAD_INPUT, REMOTE, USAGE
-from coterie.privacy.dp.accounting import spent
+from coterie.privacy.dp.accounting import total_cost
 from coterie.privacy.dp.events import Gaussian
 from coterie.privacy.ledger.accountant import epsilon
-from coterie.privacy.ledger.events import Bound, Cause
+from coterie.privacy.ledger.events import Bound, RefundCause
 from coterie.protocol.canonical import canonical_json
 from coterie.protocol.conversion import to_json
 from coterie.protocol.schema import DataSchema, Feature, Label
 from coterie.server.bell import Bell
-from coterie.server.faults import Faults
+from coterie.server.faults import CoordinatorFaults
 from coterie.server.store import housekeeping, populations
 from coterie.server.store.dialect import sqlite_url
 from coterie.server.store.engine import Database
@@ -46,7 +46,7 @@ FIRST, SECOND = f"exp_{'0' * 31}1", f"exp_{'0' * 31}2"
 
 async def _write(folder: Path) -> None:
     """A population whose ledger has three payments, a refund and a reservation."""
-    database = Database(sqlite_url(folder / "coterie.db"), Faults(), Bell())
+    database = Database(sqlite_url(folder / "coterie.db"), CoordinatorFaults(), Bell())
     try:
         key = (await housekeeping.first_start(database, folder)).key
         ledger = Ledger(key, epsilon)
@@ -58,7 +58,7 @@ async def _write(folder: Path) -> None:
                 assert await ledger.reserve(session, "people", experiment, number, ONE) is None
                 if number < 3 and (experiment, number) != (SECOND, 2):
                     await ledger.spend(session, "people", experiment, number)
-            await ledger.refund(session, "people", FIRST, 3, Cause.ABANDONED)
+            await ledger.refund(session, "people", FIRST, 3, RefundCause.ABANDONED)
     finally:
         await database.close()
 
@@ -117,9 +117,9 @@ def test_policy_and_budget_from_the_command_line(program: Program, tmp_path: Pat
         (2, 0, 1),
         (1, 1, 0),
     ]
-    assert experiments[0]["epsilon_spent"] == pytest.approx(spent([Gaussian(4.0, 2)], DELTA).epsilon)
-    assert whole["epsilon_year_spent"] == pytest.approx(spent([Gaussian(4.0, 3)], DELTA).epsilon)
-    assert whole["epsilon_year"] == pytest.approx(spent([Gaussian(4.0, 4)], DELTA).epsilon)
+    assert experiments[0]["epsilon_spent"] == pytest.approx(total_cost([Gaussian(4.0, 2)], DELTA).epsilon)
+    assert whole["epsilon_year_spent"] == pytest.approx(total_cost([Gaussian(4.0, 3)], DELTA).epsilon)
+    assert whole["epsilon_year"] == pytest.approx(total_cost([Gaussian(4.0, 4)], DELTA).epsilon)
     assert whole["limits"][-1] == {"scope": "365 days", "epsilon": 6.0, "delta": DELTA}
 
     (verified,) = run("budget", "verify", "people", "--head", whole["digest"][:16])

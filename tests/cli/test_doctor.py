@@ -8,7 +8,7 @@ import pytest
 
 from coterie.cli.failures import BAD_INPUT, FAILED
 from coterie.cli.output import Output
-from coterie.client_sdk.device.store import Store
+from coterie.client_sdk.device.store import DeviceStore
 from coterie.compute.runtime.devices import provider_named
 from coterie.compute.runtime.quarantine import failure
 from coterie.compute.runtime.session import CPU
@@ -57,7 +57,7 @@ def test_every_provider_is_a_row_with_trust_coverage_and_the_time_of_a_step(cote
 
 
 def test_a_devices_memory_is_read_and_brought_up_to_date(coterie: Coterie, tmp_path: Path) -> None:
-    store = Store(tmp_path / "device")
+    store = DeviceStore(tmp_path / "device")
     lost = failure(provider_named(CPU), "the device is lost")
     elsewhere = Verdict(Identity("Other", "1", "d", "r"), trusted=False, reason="differs in 'add'")
     for verdict in (lost, elsewhere):
@@ -66,7 +66,7 @@ def test_a_devices_memory_is_read_and_brought_up_to_date(coterie: Coterie, tmp_p
     done = coterie("doctor", "--json", "--store", "device")
     (row,) = [event for event in done.events if event["event"] == "provider"]
     assert row["trusted"] and row["before"] == "quarantined: the device is lost"
-    store = Store(tmp_path / "device")
+    store = DeviceStore(tmp_path / "device")
     assert store.verdicts.recall() == {
         lost.identity: Verdict(lost.identity, trusted=True),
         elsewhere.identity: elsewhere,

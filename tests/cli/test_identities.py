@@ -8,7 +8,7 @@ import pytest
 from coterie.cli import main
 from coterie.cli.failures import OK, USAGE
 from coterie.client_sdk.device.endorsement import read_endorsement, stored_endorsement
-from coterie.client_sdk.device.store import Store
+from coterie.client_sdk.device.store import DeviceStore
 from coterie.errors import ConfigurationError
 
 
@@ -29,10 +29,10 @@ def test_a_shown_key_is_endorsed_and_the_endorsement_is_kept(
     assert (code, made["subject"], made["path"]) == (OK, "site-1", "site-1.endorsement.json")
     endorsement = read_endorsement(tmp_path / made["path"])
     assert endorsement.is_for(shown["identity"], {made["issuer"]})
-    store = Store(tmp_path / ".coterie" / "site-1")
+    store = DeviceStore(tmp_path / ".coterie" / "site-1")
     assert stored_endorsement(store, endorsement) == stored_endorsement(store, None) == endorsement
     store.close()
-    other = Store(tmp_path / "other")
+    other = DeviceStore(tmp_path / "other")
     with pytest.raises(ConfigurationError, match="not of this device") as refused:
         stored_endorsement(other, endorsement)
     assert refused.value.reason == "endorsement_other"

@@ -15,7 +15,7 @@ from coterie.cli.joining import again
 from coterie.cli.output import Output, figure, short_id, size
 from coterie.cli.rounds import COLUMNS, RoundTable, advise, columns_for, draw, in_sight
 from coterie.cli.submit import patience
-from coterie.cli.watch import OpenRound, Silence, follow_run, once_it_answers, patiently
+from coterie.cli.watch import Silence, WatchedRound, follow_run, once_it_answers, patiently
 from coterie.client_sdk.control.control import Run
 from coterie.errors import Unreachable
 from coterie.protocol.control import Event
@@ -199,7 +199,7 @@ def test_the_open_round_is_shown_while_devices_train_and_while_they_sum_in_secre
         def work(self, round: int, kind: str, done: int, total: int) -> None:
             shown.append((round, kind, done, total))
 
-    table = OpenRound(Table(Output(json=False), "a title"))
+    table = WatchedRound(Table(Output(json=False), "a title"))
     table.see("round.started", {"round": 2, "cohort": 10})
     table.see("task.trained", {"round": 2, "kind": "train"})
     table.see("task.trained", {"round": 2, "kind": "evaluate"})
@@ -263,7 +263,7 @@ def test_training_that_diverges_is_said_once_a_round_while_the_round_is_open(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with RoundTable(Output(json=False), "a title") as table:
-        going_on = OpenRound(table)
+        going_on = WatchedRound(table)
         for number in (3, 3, 4):
             going_on.see("task.aborted", {"round": number, "code": "training_diverged"})
         going_on.see("task.aborted", {"round": 5, "code": "signer_refused"})

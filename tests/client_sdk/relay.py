@@ -15,10 +15,10 @@ import httpx
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.client_sdk.device.faults import Faults
+from coterie.client_sdk.device.faults import DeviceFaults
 from coterie.client_sdk.device.secure import Ended, SecureCourier
 from coterie.client_sdk.device.signed import SignedLink
-from coterie.client_sdk.device.store import Store
+from coterie.client_sdk.device.store import DeviceStore
 from coterie.errors import RemoteError
 from coterie.privacy.secagg import server
 from coterie.privacy.secagg.encoding import vector_spec
@@ -250,15 +250,15 @@ class Member:
         relay.identities[self.id] = self.store.key.public
         self.store.lease(task=self.task.id, experiment="e", round=1, kind="train", message="{}")
 
-    def _open(self) -> Store:
-        return Store(self.folder)
+    def _open(self) -> DeviceStore:
+        return DeviceStore(self.folder)
 
     def restart(self) -> None:
         """What a kill and a start make of the device: only its folder remains."""
         self.store.close()
         self.store = self._open()
 
-    def courier(self, faults: Faults | None = None) -> SecureCourier:
+    def courier(self, faults: DeviceFaults | None = None) -> SecureCourier:
         def emit(event: str, /, **fields: Any) -> None:
             self.events.append({"event": event, **fields})
             if fields.get("message") == "keys":
@@ -269,13 +269,13 @@ class Member:
             floor=self.floor,
             store=self.store,
             requests=cast(SignedLink, Wire(self.relay, self.id)),
-            faults=faults or Faults(),
+            faults=faults or DeviceFaults(),
             emit=emit,
             stop=self.stop,
             piece=100,
         )
 
-    async def work(self, faults: Faults | None = None) -> Ended:
+    async def work(self, faults: DeviceFaults | None = None) -> Ended:
         """From wherever the device is to the attempt's end."""
         courier = self.courier(faults)
         if self.store.state_of(self.task.id) == "leased":

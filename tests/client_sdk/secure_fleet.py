@@ -17,7 +17,7 @@ from coterie.client_sdk.device.agent import Agent
 from coterie.client_sdk.device.backoff import Backoff
 from coterie.client_sdk.device.faults import VARIABLE
 from coterie.client_sdk.device.settings import AgentSettings
-from coterie.client_sdk.device.store import Store
+from coterie.client_sdk.device.store import DeviceStore
 from coterie.protocol.conversion import to_json
 from tests.patience import patience
 
@@ -67,7 +67,7 @@ def main(url: str, token: str, orders: list[str]) -> None:
             running[fork(url, token, wanted[seed][0], seed, None)] = seed
     result: dict[str, object] = {}
     for seed, (folder, point) in enumerate(wanted):
-        store = Store(folder)
+        store = DeviceStore(folder)
         result[point] = {"codes": ended[seed], "history": [to_json(entry) for entry in store.history()]}
         store.close()
     print(json.dumps(result))

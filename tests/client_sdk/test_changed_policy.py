@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from relay import Killed, Member, Relay, terms
 
-from coterie.client_sdk.device.faults import Faults
+from coterie.client_sdk.device.faults import DeviceFaults
 from coterie.errors import SecureAggregationRefused
 from coterie.privacy.secagg.endorsed import EndorsementRule
 from coterie.protocol.signing import SigningKey
@@ -26,7 +26,7 @@ def test_the_policy_of_now_holds_for_an_attempt_that_began_before(tmp_path: Path
         members = [Member(tmp_path / str(number), relay, number + 1) for number in range(CLIENTS)]
         others = [asyncio.create_task(member.work()) for member in members[1:]]
         with pytest.raises(Killed):
-            await members[0].work(Faults(point, 1, kill))
+            await members[0].work(DeviceFaults(point, 1, kill))
         members[0].restart()
         courier = members[0].courier()
         courier.endorsed = RULE

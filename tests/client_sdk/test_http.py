@@ -12,7 +12,7 @@ from coterie.client_sdk.device.signed import SignedLink
 from coterie.client_sdk.http import Link, is_transient, problem
 from coterie.errors import ConfigurationError, RemoteError, Unreachable
 from coterie.protocol.canonical import sha256_hex
-from coterie.protocol.http_signatures import Head, check_content_digest, parse_signature
+from coterie.protocol.http_signatures import RequestHead, check_content_digest, parse_signature
 from coterie.protocol.signing import SigningKey
 
 KEY = SigningKey.from_seed(b"d" * 32)
@@ -66,7 +66,7 @@ def verified(request: httpx.Request) -> str:
     check_content_digest(fields["content-digest"], sha256_hex(request.content))
     path, _, query = request.url.raw_path.decode().partition("?")
     signature = parse_signature(fields)
-    signature.verify(KEY.public, Head(request.method, fields["host"], path, query, fields))
+    signature.verify(KEY.public, RequestHead(request.method, fields["host"], path, query, fields))
     return signature.nonce
 
 

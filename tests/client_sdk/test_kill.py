@@ -18,7 +18,7 @@ import pytest
 from sdk_kit import RESEARCHER, Coordinator, clean_environment, counting, experiment, rows, save_rows
 
 from coterie.client_sdk.control.control import Control
-from coterie.client_sdk.device.faults import POINTS, VARIABLE, Faults
+from coterie.client_sdk.device.faults import POINTS, VARIABLE, DeviceFaults
 from coterie.errors import ConfigurationError, InternalError
 from tests.patience import patience
 
@@ -109,14 +109,14 @@ async def _accepted(control: Control, name: str) -> list[dict[str, object]]:
 def test_a_fault_that_is_none_is_refused() -> None:
     for text in ("nowhere:1", "trained:0", "trained:x"):
         with pytest.raises(ConfigurationError):
-            Faults.from_environment({VARIABLE: text})
+            DeviceFaults.from_environment({VARIABLE: text})
     with pytest.raises(InternalError):
-        Faults().reach("nowhere")
+        DeviceFaults().reach("nowhere")
 
 
 def test_a_fault_strikes_at_the_nth_time_only() -> None:
     struck: list[int] = []
-    faults = Faults("trained", 2, lambda: struck.append(faults.reached["trained"]))
+    faults = DeviceFaults("trained", 2, lambda: struck.append(faults.reached["trained"]))
     for _ in range(4):
         faults.reach("trained")
         faults.reach("stored")

@@ -14,7 +14,7 @@ from sdk_kit import experiment
 
 from coterie.aggregation.compiling.training import training_of
 from coterie.client_sdk.device.spending import PrivacyLedger
-from coterie.privacy.dp.accounting import spent
+from coterie.privacy.dp.accounting import total_cost
 from coterie.privacy.dp.rounds import whole_cost
 from coterie.protocol import ids
 from coterie.protocol.claims import PrivacyTerms
@@ -127,7 +127,7 @@ def test_a_promise_for_all_rounds_is_held_by_the_devices_own_record(tmp_path: Pa
 
 def test_a_promise_about_rows_does_not_believe_which_round_it_is(tmp_path: Path) -> None:
     wanted = experiment("own", rounds=ALONE, privacy=ROWS)
-    two = spent(whole_cost(ROWS, 2, cohort=1, draws=training_of(wanted).draws()), ROWS.delta).epsilon
+    two = total_cost(whole_cost(ROWS, 2, cohort=1, draws=training_of(wanted).draws()), ROWS.delta).epsilon
     with lying_coordinator(tmp_path, task=promising(two, round=lambda task: 1)) as lying:
         _, token = lying.submit(wanted)
         events = taken(lying, token, tmp_path, 'max_epsilon = 1000.0\ntrusts = ["device"]\n', 12)

@@ -11,10 +11,10 @@ from relay import Killed, Relay, terms
 from test_secure_courier import gather, kill
 from test_spending import ANY, UPLOAD, release
 
-from coterie.client_sdk.device.faults import Faults
+from coterie.client_sdk.device.faults import DeviceFaults
 from coterie.client_sdk.device.secure import SecureCourier
 from coterie.client_sdk.device.spending import PrivacyLedger
-from coterie.client_sdk.device.store import Store
+from coterie.client_sdk.device.store import DeviceStore
 from coterie.errors import PolicyRefused
 from coterie.protocol.device import Task
 
@@ -47,16 +47,16 @@ def test_a_vector_goes_into_one_sum_alone(tmp_path: Path, monkeypatch: pytest.Mo
         ledger.charge(release(in_flight.release, UPLOAD, epsilon=9.0), ANY)
         others = [asyncio.create_task(member.work()) for member in members[1:]]
         with pytest.raises(Killed):
-            await victim.work(Faults("keys_ready", 1, kill))
+            await victim.work(DeviceFaults("keys_ready", 1, kill))
         victim.store.close()
         shutil.copytree(victim.folder, tmp_path / "backup")
-        victim.store = Store(victim.folder)
+        victim.store = DeviceStore(victim.folder)
         assert (await victim.work()).state == "summed"
         assert {ended.state for ended in await asyncio.gather(*others)} == {"summed"}
         victim.store.close()
         shutil.rmtree(victim.folder)
         shutil.copytree(tmp_path / "backup", victim.folder)
-        victim.store = Store(victim.folder)
+        victim.store = DeviceStore(victim.folder)
         second = Relay(first.terms, CLIENTS)
         fresh = gather(tmp_path / "second", second)[1:]
         together = (victim, *fresh)

@@ -21,11 +21,11 @@ from coterie import errors
 from coterie.aggregation.horizontal import FedBuff, FedDyn, Moon, Scaffold
 from coterie.aggregation.horizontal.algorithm import Algorithm
 from coterie.aggregation.promises.promises import lines
-from coterie.client_sdk.device.lineage import Place
-from coterie.client_sdk.device.store import Store
+from coterie.client_sdk.device.lineage import ChainPlace
+from coterie.client_sdk.device.store import DeviceStore
 from coterie.privacy.secagg.roster import model_digest
 from coterie.protocol.device import Task
-from coterie.protocol.lineage import GENESIS, Lineage, Link, head
+from coterie.protocol.lineage import GENESIS, Lineage, LineageLink, head
 from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.secure_aggregation import SecureAggregation
 from tests.patience import patience
@@ -73,9 +73,9 @@ def begin_with(lying: Lying, run: str, version: str) -> None:
     books(lying, "UPDATE rounds SET state = ?, base = ? WHERE experiment = ?", changed, version, run)
 
 
-def last_place(folder: Path, run: str) -> Place | None:
+def last_place(folder: Path, run: str) -> ChainPlace | None:
     """What a device that has ended remembers."""
-    store = Store(folder)
+    store = DeviceStore(folder)
     try:
         return store.lineages.recall(run)
     finally:
@@ -317,14 +317,14 @@ def test_three_hundred_versions_later_a_device_reads_all_links_and_goes_on(tmp_p
             " WHERE id = ? AND m.round = 0",
             run,
         )
-        before = head(GENESIS, Link(round=0, version=version), experiment=run, plan=plan)
+        before = head(GENESIS, LineageLink(round=0, version=version), experiment=run, plan=plan)
         ((second,),) = books(lying, "SELECT sha256 FROM models WHERE experiment = ? AND round = 1", run)
-        before = head(before, Link(round=1, version=second), experiment=run, plan=plan)
+        before = head(before, LineageLink(round=1, version=second), experiment=run, plan=plan)
         for number in range(2, 302):
             values = (run, number, version, size, "{}", 0, before)
             into = "INSERT INTO models (experiment, round, sha256, size, metrics, created_at, before)"
             books(lying, f"{into} VALUES (?, ?, ?, ?, ?, ?, ?)", *values)
-            before = head(before, Link(round=number, version=version), experiment=run, plan=plan)
+            before = head(before, LineageLink(round=number, version=version), experiment=run, plan=plan)
         ((state,),) = books(lying, "SELECT state FROM rounds WHERE experiment = ? AND number = 2", run)
         changed = json.dumps({**json.loads(state), "base": version})
         books(lying, "UPDATE rounds SET state = ? WHERE experiment = ? AND number = 2", changed, run)
@@ -334,4 +334,4 @@ def test_three_hundred_versions_later_a_device_reads_all_links_and_goes_on(tmp_p
         asked = [path for _, path, _ in lying.liar.heard if path.endswith("/lineage")]
     assert (refusals(events), uploads(events), len(asked)) == ([], 1, 2)
     place = last_place(device.folder, run)
-    assert place == Place(plan, 301, before)
+    assert place == ChainPlace(plan, 301, before)

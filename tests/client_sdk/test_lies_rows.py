@@ -20,7 +20,7 @@ from coterie.aggregation.compiling.compile import compile_plan
 from coterie.aggregation.experiment import Experiment, ExternalModel
 from coterie.client_sdk.control.submission import Submission, send
 from coterie.client_sdk.device.membership import Membership
-from coterie.client_sdk.device.outcome import Prepared
+from coterie.client_sdk.device.outcome import PreparedTask
 from coterie.client_sdk.device.policy import DevicePolicy
 from coterie.client_sdk.device.spending import PrivacyLedger
 from coterie.client_sdk.device.trainers.plan import PlanTrainer
@@ -139,7 +139,11 @@ def test_how_often_a_row_is_drawn_does_not_follow_from_how_many_have_its_class(
         update={"secure": None, "privacy": promise, "hyper": {}, "weight_cap": 1}
     )
     work(
-        Prepared(task=task, plan=made.plan, weights=made.initial, frozen={}), member, DevicePolicy(), PlanTrainer(), {}
+        PreparedTask(task=task, plan=made.plan, weights=made.initial, frozen={}),
+        member,
+        DevicePolicy(),
+        PlanTrainer(),
+        {},
     )
     assert len(read["ill"]) == flu
     assert set(told) == {(flu, 8 / 41)}

@@ -10,12 +10,12 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from coterie import errors
-from coterie.client_sdk.device.database import Database
-from coterie.client_sdk.device.lineage import MOST_ANSWERS, SCHEMA, Ask, Lineages, Place, check_lineage, same_chain
+from coterie.client_sdk.device.database import ClientDatabase
+from coterie.client_sdk.device.lineage import MOST_ANSWERS, SCHEMA, Ask, ChainPlace, Lineages, check_lineage, same_chain
 from coterie.protocol import ids
 from coterie.protocol.control import BlobRef
 from coterie.protocol.device import PlanRef, Task
-from coterie.protocol.lineage import GENESIS, MOST_LINKS, Lineage, Link, fold
+from coterie.protocol.lineage import GENESIS, MOST_LINKS, Lineage, LineageLink, fold
 from coterie.protocol.secagg import SecureTerms
 
 FILE: Any = json.loads((Path(__file__).parents[2] / "protocol" / "vectors" / "lineage.json").read_text("ascii"))
@@ -58,7 +58,7 @@ def task(asked: Any) -> Task:
     )
 
 
-def at(links: Sequence[Link], number: int, **changes: Any) -> Task:
+def at(links: Sequence[LineageLink], number: int, **changes: Any) -> Task:
     """A training task on the version of one link."""
     before = fold(GENESIS, [link for link in links if link.round < number], experiment=EXPERIMENT, plan=PLAN)
     version = next(link.version for link in links if link.round == number)
@@ -67,7 +67,7 @@ def at(links: Sequence[Link], number: int, **changes: Any) -> Task:
     return task(asked | changes)
 
 
-def told(links: Sequence[Link], asked: list[int], *, page: int = MOST_LINKS) -> Ask:
+def told(links: Sequence[LineageLink], asked: list[int], *, page: int = MOST_LINKS) -> Ask:
     """A coordinator that knows these links."""
 
     async def ask(target: str) -> Any:
@@ -80,7 +80,7 @@ def told(links: Sequence[Link], asked: list[int], *, page: int = MOST_LINKS) -> 
 
 @pytest.fixture
 def lineages(tmp_path: Path) -> Any:
-    database = Database(tmp_path, SCHEMA)
+    database = ClientDatabase(tmp_path, SCHEMA)
     yield Lineages(database)
     database.close()
 
@@ -88,25 +88,25 @@ def lineages(tmp_path: Path) -> Any:
 @pytest.mark.parametrize("case", FILE["cases"], ids=lambda case: case["name"])
 def test_tasks_of_the_chain_are_taken_and_remembered(case: Any, lineages: Lineages) -> None:
     if case["seen"]:
-        lineages.remember(EXPERIMENT, Place(**case["seen"]))
-    links = [Link.model_validate(link) for link in case["links"]]
+        lineages.remember(EXPERIMENT, ChainPlace(**case["seen"]))
+    links = [LineageLink.model_validate(link) for link in case["links"]]
     asyncio.run(check_lineage(task(case["task"]), lineages, told(links, [])))
-    assert lineages.recall(EXPERIMENT) == (Place(**case["remembers"]) if case["remembers"] else None)
+    assert lineages.recall(EXPERIMENT) == (ChainPlace(**case["remembers"]) if case["remembers"] else None)
 
 
 @pytest.mark.parametrize("case", FILE["refused"], ids=lambda case: case["name"])
 def test_tasks_of_another_chain_are_refused_and_nothing_is_remembered(case: Any, lineages: Lineages) -> None:
-    before = Place(**case["seen"]) if case["seen"] else None
+    before = ChainPlace(**case["seen"]) if case["seen"] else None
     if before:
         lineages.remember(EXPERIMENT, before)
-    links = [Link.model_validate(link) for link in case["links"]]
+    links = [LineageLink.model_validate(link) for link in case["links"]]
     with pytest.raises(errors.PolicyRefused) as refused:
         asyncio.run(check_lineage(task(case["task"]), lineages, told(links, [])))
     assert refused.value.reason == case["code"]
     assert lineages.recall(EXPERIMENT) == before
 
 
-CHAIN = [Link(round=number, version=f"{number:064x}") for number in range(700)]
+CHAIN = [LineageLink(round=number, version=f"{number:064x}") for number in range(700)]
 
 
 def test_many_links_are_read_page_by_page_and_the_next_version_needs_none(lineages: Lineages) -> None:
@@ -135,7 +135,7 @@ def test_a_coordinator_that_tells_links_for_ever_is_given_up(lineages: Lineages)
 
 
 def test_client_state_belongs_to_the_versions_before_its_task_and_to_no_others() -> None:
-    forked = [*CHAIN[:5], Link(round=5, version="ff" * 32)]
+    forked = [*CHAIN[:5], LineageLink(round=5, version="ff" * 32)]
     assert same_chain(at(CHAIN, 6), at(CHAIN, 5))
     assert same_chain(at(CHAIN, 5), at(CHAIN, 5))
     assert not same_chain(at(CHAIN, 4), at(CHAIN, 5))

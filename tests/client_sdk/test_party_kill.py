@@ -16,7 +16,7 @@ from party_pair import SIZES, body
 from sdk_kit import Coordinator, clean_environment, coordinator_process
 
 from coterie.client_sdk.control.control import Control
-from coterie.client_sdk.party.faults import Faults
+from coterie.client_sdk.party.faults import PartyFaults
 from coterie.protocol.canonical import sha256_hex
 from coterie.protocol.session import PartyRole, SessionCreate
 from tests.patience import patience
@@ -24,7 +24,7 @@ from tests.ports import steady_port
 
 SCRIPT = Path(__file__).parent / "party_pair.py"
 ROLES = ("owner", "feature")
-POINTS = tuple(Faults.points)
+POINTS = tuple(PartyFaults.points)
 
 
 def exchanged(coordinator: Coordinator, folder: Path, lives: tuple[tuple[str, ...], tuple[str, ...]]) -> None:

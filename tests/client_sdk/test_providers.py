@@ -19,7 +19,7 @@ from coterie.aggregation.compiling.compile import CompiledPlan, compile_plan
 from coterie.aggregation.horizontal import IFCA
 from coterie.client_sdk.device.policy import DevicePolicy
 from coterie.client_sdk.device.providers import DeviceProviders, ProviderNews, Seat
-from coterie.client_sdk.device.store import Store
+from coterie.client_sdk.device.store import DeviceStore
 from coterie.client_sdk.device.trainers.base import LocalResult, LocalTask, LocalWork
 from coterie.client_sdk.device.trainers.plan import PlanTrainer
 from coterie.client_sdk.device.watch import Watch
@@ -171,7 +171,7 @@ def test_verdicts_outlive_the_process_and_spare_the_trial(tmp_path: Path) -> Non
     tried: list[str] = []
     machine = (made("Good"), made("Wrong"))
     for life in range(2):
-        store = Store(tmp_path)
+        store = DeviceStore(tmp_path)
         providers = desk(*machine, remembered=store.verdicts.recall(), trial=counting(tried, wrong="Wrong"))
         train(providers)
         news = providers.news()
@@ -181,7 +181,7 @@ def test_verdicts_outlive_the_process_and_spare_the_trial(tmp_path: Path) -> Non
         for verdict in fresh:
             store.verdicts.record(verdict)
         store.close()
-    store = Store(tmp_path)
+    store = DeviceStore(tmp_path)
     newer = made("Wrong", driver="2")
     assert identity_of(machine[1]) in store.verdicts.recall() and identity_of(newer) not in store.verdicts.recall()
     train(desk(newer, remembered=store.verdicts.recall(), trial=counting(tried)))
@@ -232,7 +232,7 @@ from pathlib import Path
 sys.path.insert(0, sys.argv[3])
 from test_providers import TRIED, choice, counting, made, work_on
 from coterie.client_sdk.device.providers import DeviceProviders
-from coterie.client_sdk.device.store import Store
+from coterie.client_sdk.device.store import DeviceStore
 from coterie.client_sdk.device.trainers.plan import PlanTrainer
 from coterie.client_sdk.device.watch import Watch
 
@@ -242,7 +242,7 @@ def ends(results):
     return ctypes.string_at(0) if len(runs) > TRIED + int(sys.argv[2]) else results
 
 choice.ADVANTAGE = 1e9
-store = Store(Path(sys.argv[1]))
+store = DeviceStore(Path(sys.argv[1]))
 desk = DeviceProviders("Ending", store.verdicts.recall(), discovery=lambda: [made("Ending", ends)], trial=counting([]),
                        watch=Watch(store.folder / "computing.json"))
 found = PlanTrainer(providers=desk).train(work_on())
@@ -267,7 +267,7 @@ def test_a_provider_that_ends_the_process_ends_it_twice_and_no_more(tmp_path: Pa
     reason = "the process ended while it computed, 2 times in a row"
     assert lives[2].stdout.splitlines() == [f"Ending quarantined {reason}"]
     assert np.array_equal(np.load(tmp_path / "store" / "delta.npy"), train(None).sections["delta"])
-    store = Store(tmp_path / "store")
+    store = DeviceStore(tmp_path / "store")
     assert [verdict.reason for verdict in store.verdicts.recall().values()] == [reason]
     assert Watch(store.folder / "computing.json").suspects() == []
     store.close()

@@ -11,10 +11,10 @@ import pytest
 from relay import Killed, Member, Relay, task, terms
 
 from coterie.client_sdk.device import secure
-from coterie.client_sdk.device.faults import POINTS, SECURE_POINTS, Faults
-from coterie.client_sdk.device.outcome import Finished
+from coterie.client_sdk.device.faults import POINTS, SECURE_POINTS, DeviceFaults
+from coterie.client_sdk.device.outcome import TaskResult
 from coterie.client_sdk.device.secure import Ended
-from coterie.client_sdk.device.store import Store
+from coterie.client_sdk.device.store import DeviceStore
 from coterie.client_sdk.device.trainers.base import Stopped
 from coterie.errors import InputError, PolicyRefused, RemoteError, SecureAggregationRefused, Unauthenticated
 from coterie.privacy.secagg import server
@@ -57,7 +57,7 @@ def check_sum(relay: Relay, members: list[Member]) -> None:
 async def killed_and_resumed(member: Member, point: str) -> Ended:
     """Kill a device at a point, start it again, and let it go on."""
     try:
-        await member.work(Faults(point, 1, kill))
+        await member.work(DeviceFaults(point, 1, kill))
     except Killed:
         member.restart()
         return await member.work()
@@ -115,14 +115,14 @@ def test_a_device_whose_state_is_gone_says_nothing_more(tmp_path: Path, message:
         victim = members[0]
         others = [asyncio.create_task(member.work()) for member in members[1:]]
         with pytest.raises(Killed):
-            await victim.work(Faults(f"{message}_sent", 1, kill))
+            await victim.work(DeviceFaults(f"{message}_sent", 1, kill))
         statement = (
             "DELETE FROM attempts" if damage == "lost" else "UPDATE attempts SET state = replace(state, '1', '2')"
         )
         victim.store.close()
         with closing(sqlite3.connect(victim.folder / "device.db")) as database, database:
             database.execute(statement)
-        victim.store = Store(victim.folder)
+        victim.store = DeviceStore(victim.folder)
         said = dict(relay.bodies)
         with pytest.raises(PolicyRefused) as caught:
             await victim.work()
@@ -156,7 +156,7 @@ def test_a_vector_that_is_damaged_on_the_disk_is_never_sent(tmp_path: Path, file
         point = "shares_sent" if file == "vector" else "masked_ready"
         others = [asyncio.create_task(member.work()) for member in members[1:]]
         with pytest.raises(Killed):
-            await victim.work(Faults(point, 1, kill))
+            await victim.work(DeviceFaults(point, 1, kill))
         victim.restart()
         (path,) = (victim.folder / "updates").iterdir()
         assert path.suffix == f".{file}"
@@ -182,7 +182,7 @@ def test_a_second_list_of_survivors_gets_no_second_answer_after_a_restart(tmp_pa
         victim = members[0]
         others = [asyncio.create_task(member.work()) for member in members[1:]]
         with pytest.raises(Killed):
-            await victim.work(Faults("reveal_sent", 1, kill))
+            await victim.work(DeviceFaults("reveal_sent", 1, kill))
         victim.restart()
         state = victim.store.attempts.load(victim.task.id)
         survivors = relay.tell(victim.id, "survivors")
@@ -269,7 +269,7 @@ def test_a_device_that_is_asked_for_another_training_has_no_place_among_the_othe
 
 def test_a_finished_task_shows_nothing_of_what_it_came_to() -> None:
     vector = np.array([123_456], np.uint32)
-    finished = Finished(
+    finished = TaskResult(
         update=b"in clear",
         vector=vector,
         specs=(),
@@ -343,7 +343,7 @@ def test_an_attempt_that_failed_before_masking_is_over_without_a_vector(tmp_path
         relay = Relay(terms(CLIENTS, dropout=0.0), CLIENTS)
         members = gather(tmp_path, relay)
         others = [asyncio.create_task(member.work()) for member in members[:2]]
-        killed = (member.work(Faults("shares_ready", 1, kill)) for member in members[2:])
+        killed = (member.work(DeviceFaults("shares_ready", 1, kill)) for member in members[2:])
         assert [type(each) for each in await asyncio.gather(*killed, return_exceptions=True)] == [Killed] * 2
         while len(relay.shares) < 2:
             await asyncio.sleep(0.01)

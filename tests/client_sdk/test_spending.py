@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from coterie.aggregation.plan.manifest import Manifest, Named, Training
+from coterie.aggregation.plan.manifest import Manifest, NamedRule, Training
 from coterie.aggregation.plan.private_steps import PrivateSteps
 from coterie.client_sdk.device import spending
 from coterie.client_sdk.device.policy import DevicePolicy
 from coterie.client_sdk.device.promise import events_of
 from coterie.client_sdk.device.spending import PrivacyLedger, Release, epsilon_of
 from coterie.errors import ConfigurationError, PolicyRefused
-from coterie.privacy.dp.accounting import spent
+from coterie.privacy.dp.accounting import total_cost
 from coterie.privacy.dp.events import Approximate, Event, Gaussian, Pure
 from coterie.privacy.dp.rounds import whole_cost
 from coterie.protocol.claims import PrivacyTerms
@@ -41,13 +41,13 @@ MANIFEST = Manifest(
     sections=(SectionSpec.over("delta", LAYOUT),),
     hyper={},
     training=TRAINING,
-    algorithm=Named("fedavg", {}),
-    optimizer=Named("sgd", {}),
+    algorithm=NamedRule("fedavg", {}),
+    optimizer=NamedRule("sgd", {}),
     stages=(),
 )
 ROUNDS = 5
 LEVEL = ExampleLevel(clip=1.0, delta=1e-5, noise_multiplier=1.0, rows=100)
-CLAIM = spent(whole_cost(LEVEL, ROUNDS, cohort=3, draws=TRAINING.draws()), 1e-5)
+CLAIM = total_cost(whole_cost(LEVEL, ROUNDS, cohort=3, draws=TRAINING.draws()), 1e-5)
 ANY = DevicePolicy()
 
 

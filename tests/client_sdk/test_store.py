@@ -14,7 +14,7 @@ import pytest
 
 from coterie.client_sdk.device.attempts import AttemptRecord, Message
 from coterie.client_sdk.device.history import StoredMembership
-from coterie.client_sdk.device.store import STATES, Store
+from coterie.client_sdk.device.store import STATES, DeviceStore
 from coterie.errors import ConfigurationError, InternalError, PolicyRefused
 from coterie.protocol.canonical import sha256_hex
 from tests.patience import patience
@@ -32,34 +32,34 @@ RECORD = AttemptRecord(
 )
 
 
-def lease(store: Store, task: str, round: int = 1) -> None:
+def lease(store: DeviceStore, task: str, round: int = 1) -> None:
     store.lease(task=task, experiment="exp", round=round, kind="train", message="{}")
 
 
-def finish(store: Store, task: str, value: float) -> None:
+def finish(store: DeviceStore, task: str, value: float) -> None:
     store.write_update(task, UPDATE, {"v": np.full(2, value, np.float32)})
     store.stored(task, sha256=sha256_hex(UPDATE), size=len(UPDATE), weight=3, steps=4)
 
 
-def counted(store: Store, task: str, value: float, round: int = 1, outcome: str = "counted") -> None:
+def counted(store: DeviceStore, task: str, value: float, round: int = 1, outcome: str = "counted") -> None:
     lease(store, task, round)
     finish(store, task, value)
     store.acknowledged(task, kind="train")
     store.settle({task: outcome})
 
 
-def value(store: Store) -> float | None:
+def value(store: DeviceStore) -> float | None:
     state = store.client_state("exp")
     return float(state["v"][0]) if state else None
 
 
-def reopened(store: Store) -> Store:
+def reopened(store: DeviceStore) -> DeviceStore:
     store.close()
-    return Store(store.folder)
+    return DeviceStore(store.folder)
 
 
 def test_client_state_becomes_committed_only_when_the_update_counted_and_outlives_a_restart(tmp_path: Path) -> None:
-    store = Store(tmp_path)
+    store = DeviceStore(tmp_path)
     assert value(store) is None
     lease(store, "t1")
     finish(store, "t1", 1)
@@ -77,14 +77,14 @@ def test_client_state_becomes_committed_only_when_the_update_counted_and_outlive
 
 
 def test_settling_again_or_settling_the_unknown_changes_nothing(tmp_path: Path) -> None:
-    store = Store(tmp_path)
+    store = DeviceStore(tmp_path)
     counted(store, "t1", 1)
     assert store.settle({"t1": "rolled_back", "never-heard-of": "counted"}) == {}
     assert value(store) == 1
 
 
 def test_of_two_counted_tasks_the_later_round_stays_whatever_the_order(tmp_path: Path) -> None:
-    store = Store(tmp_path)
+    store = DeviceStore(tmp_path)
     for task, round in (("early", 1), ("late", 2)):
         lease(store, task, round)
         finish(store, task, round)
@@ -95,11 +95,11 @@ def test_of_two_counted_tasks_the_later_round_stays_whatever_the_order(tmp_path:
 
 
 def test_a_task_in_flight_is_found_again_with_the_very_bytes_that_were_stored(tmp_path: Path) -> None:
-    store = Store(tmp_path)
+    store = DeviceStore(tmp_path)
     lease(store, "t1")
     found = reopened(store).in_flight()
     assert found is not None and (found.task, found.state) == ("t1", "leased")
-    store = Store(tmp_path / "other")
+    store = DeviceStore(tmp_path / "other")
     lease(store, "t1")
     finish(store, "t1", 1)
     store = reopened(store)
@@ -109,7 +109,7 @@ def test_a_task_in_flight_is_found_again_with_the_very_bytes_that_were_stored(tm
 
 
 def test_files_without_a_row_are_swept_and_files_with_one_are_kept(tmp_path: Path) -> None:
-    store = Store(tmp_path)
+    store = DeviceStore(tmp_path)
     counted(store, "kept", 1)
     lease(store, "killed")
     store.write_update("killed", UPDATE, {"v": np.zeros(2, np.float32)})
@@ -120,7 +120,7 @@ def test_files_without_a_row_are_swept_and_files_with_one_are_kept(tmp_path: Pat
 
 @pytest.mark.parametrize("state", STATES)
 def test_only_the_moves_of_the_table_are_possible(tmp_path: Path, state: str) -> None:
-    moves: dict[str, Callable[[Store], None]] = {
+    moves: dict[str, Callable[[DeviceStore], None]] = {
         "stored": lambda store: finish(store, "t", 1),
         "attempt": lambda store: store.begin_attempt("t", RECORD, weight=3, steps=1),
         "pending": lambda store: store.acknowledged("t", kind="train"),
@@ -136,7 +136,7 @@ def test_only_the_moves_of_the_table_are_possible(tmp_path: Path, state: str) ->
         "failed": ["failed"],
     }
     for target, move in moves.items():
-        store = Store(tmp_path / target)
+        store = DeviceStore(tmp_path / target)
         lease(store, "t")
         for step in ways.get(state, ["stored", "pending"]):
             moves[step](store)
@@ -152,8 +152,8 @@ def test_only_the_moves_of_the_table_are_possible(tmp_path: Path, state: str) ->
         store.close()
 
 
-def begun(folder: Path) -> Store:
-    store = Store(folder)
+def begun(folder: Path) -> DeviceStore:
+    store = DeviceStore(folder)
     lease(store, "t")
     store.write_vector("t", VECTOR, {"v": np.zeros(2, np.float32)})
     store.begin_attempt("t", RECORD, weight=3, steps=1)
@@ -180,7 +180,7 @@ def test_an_attempt_that_is_not_what_was_written_is_lost(tmp_path: Path, column:
     store.close()
     with closing(sqlite3.connect(tmp_path / "device.db")) as database, database:
         database.execute(f"UPDATE attempts SET {column} = ?", ("{}" if column == "state" else "other",))
-    store = Store(tmp_path)
+    store = DeviceStore(tmp_path)
     with pytest.raises(PolicyRefused, match="is damaged in the store") as caught:
         store.attempts.load("t")
     assert caught.value.reason == "attempt_lost"
@@ -210,7 +210,7 @@ def test_the_secrets_of_an_attempt_that_is_over_are_nowhere_in_the_folder(tmp_pa
 
 
 def test_the_key_and_the_membership_are_the_same_after_a_restart_and_the_key_is_private(tmp_path: Path) -> None:
-    store = Store(tmp_path)
+    store = DeviceStore(tmp_path)
     membership = StoredMembership(
         url="http://c", population="p", device_id="d", coordinator_key="k", signers=("a", "b"), schema="{}"
     )
@@ -223,27 +223,26 @@ def test_the_key_and_the_membership_are_the_same_after_a_restart_and_the_key_is_
 
 
 def test_a_second_client_in_the_folder_is_refused_with_a_hint(tmp_path: Path) -> None:
-    store = Store(tmp_path)
+    store = DeviceStore(tmp_path)
     with pytest.raises(ConfigurationError) as caught:
-        Store(tmp_path)
+        DeviceStore(tmp_path)
     assert caught.value.reason == "store_in_use" and "folder of its own" in str(caught.value)
-    code = (
-        f"from pathlib import Path; from coterie.client_sdk.device.store import Store; Store(Path({str(tmp_path)!r}))"
-    )
+    imports = "from pathlib import Path; from coterie.client_sdk.device.store import DeviceStore"
+    code = f"{imports}; DeviceStore(Path({str(tmp_path)!r}))"
     other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=patience(60))
     assert other.returncode != 0 and "Another client uses the folder" in other.stderr
     store.close()
-    Store(tmp_path).close()
+    DeviceStore(tmp_path).close()
 
 
 def test_a_file_that_is_no_database_is_named(tmp_path: Path) -> None:
     (tmp_path / "device.db").write_bytes(b"certainly no SQLite database, but long enough to be read as one" * 20)
     with pytest.raises(ConfigurationError, match="device.db is not a device's database"):
-        Store(tmp_path)
+        DeviceStore(tmp_path)
 
 
 def test_history_tells_every_task_with_its_outcome(tmp_path: Path) -> None:
-    store = Store(tmp_path)
+    store = DeviceStore(tmp_path)
     counted(store, "t1", 1)
     lease(store, "t2", 2)
     store.fail("t2", "plan_signer: not allowed")
@@ -261,7 +260,7 @@ def test_nothing_of_a_device_is_for_other_users_even_in_a_folder_that_was_there(
     (folder / "device.db").touch(mode=0o644)
     before = os.umask(0o022)
     try:
-        Store(folder).close()
+        DeviceStore(folder).close()
     finally:
         os.umask(before)
     assert folder.stat().st_mode & 0o777 == 0o700

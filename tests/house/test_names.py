@@ -1,16 +1,21 @@
-"""Different things have different names, where a short one would say nothing of which thing is meant."""
+"""Different things have different names."""
 
 import ast
-from collections import Counter
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
-FOLDERS = ("protocol", "privacy", "aggregation", "client_sdk", "simulation", "server", "cli", "benchmarks", "tests")
+PACKAGES = ("protocol", "privacy", "aggregation", "client_sdk", "simulation", "server", "cli")
+FOLDERS = (*PACKAGES, "benchmarks", "tests")
 SHORT = frozenset(("Rule", "Phase", "Parts", "Shares"))
+# A class's name → why several classes may have it, in one sentence.
+SHARED: Mapping[str, str] = {}
 
 
-def named(source: str) -> Iterator[str]:
+def type_names(source: str) -> Iterator[str]:
     """The classes and other names of types that a module makes."""
     for node in ast.parse(source).body:
         match node:
@@ -22,18 +27,75 @@ def named(source: str) -> Iterator[str]:
                 pass
 
 
+def public_classes(source: str) -> Iterator[str]:
+    """The classes without a leading underscore that a module defines, at whatever depth."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+            yield node.name
+
+
+def modules(folders: Sequence[str]) -> Mapping[str, str]:
+    """The modules of these folders: path from the root → source."""
+    return {
+        path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8")
+        for folder in folders
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        if "compute" not in path.relative_to(ROOT).parts
+    }
+
+
+def breaches(sources: Mapping[str, str], shared: Mapping[str, str]) -> list[str]:
+    """Names of several public classes that ``shared`` does not explain, and entries of it that explain nothing."""
+    homes: dict[str, list[str]] = defaultdict(list)
+    for path, source in sources.items():
+        for name in public_classes(source):
+            homes[name].append(path)
+    several = {name: paths for name, paths in homes.items() if len(paths) > 1}
+    return [
+        *(f"{name} is defined in {', '.join(paths)}" for name, paths in several.items() if name not in shared),
+        *(f"{name} is listed as shared and is not" for name in shared if name not in several),
+        *(
+            f"{name} is listed as shared without a reason"
+            for name, reason in shared.items()
+            if not reason.endswith(".")
+        ),
+    ]
+
+
 def test_every_way_of_naming_a_type_is_found() -> None:
     source = "class Rule: ...\nPhase = int\nParts: object = int\nShares: type = int\nfrom elsewhere import Other\n"
-    assert sorted(named(source)) == ["Parts", "Phase", "Rule", "Shares"]
+    assert sorted(type_names(source)) == ["Parts", "Phase", "Rule", "Shares"]
 
 
 def test_a_short_name_is_that_of_one_thing() -> None:
-    found = Counter(
-        name
-        for folder in FOLDERS
-        for path in sorted((ROOT / folder).rglob("*.py"))
-        if "compute" not in path.relative_to(ROOT).parts
-        for name in named(path.read_text(encoding="utf-8"))
-        if name in SHORT
-    )
-    assert {name: times for name, times in found.items() if times > 1} == {}
+    homes: dict[str, list[str]] = defaultdict(list)
+    for path, source in modules(FOLDERS).items():
+        for name in SHORT.intersection(type_names(source)):
+            homes[name].append(path)
+    assert {name: paths for name, paths in homes.items() if len(paths) > 1} == {}
+
+
+def test_a_public_class_shares_its_name_with_no_other() -> None:
+    sources = modules(PACKAGES)
+    assert len(sources) > 400, "the folders' modules are not where this rule looks for them"
+    assert breaches(sources, SHARED) == []
+
+
+@pytest.mark.parametrize(
+    ("sources", "shared", "expected"),
+    [
+        ({"a.py": "class Head: ...", "b.py": "class Head: ..."}, {}, ["Head is defined in a.py, b.py"]),
+        ({"a.py": "class Head: ...", "b.py": "class Head: ..."}, {"Head": "One is the other's twin."}, []),
+        ({"a.py": "if True:\n    class Head: ...", "b.py": "class Head: ..."}, {}, ["Head is defined in a.py, b.py"]),
+        ({"a.py": "class Head: ..."}, {"Head": "It was two."}, ["Head is listed as shared and is not"]),
+        (
+            {"a.py": "class Head: ...", "b.py": "class Head: ..."},
+            {"Head": ""},
+            ["Head is listed as shared without a reason"],
+        ),
+        ({"a.py": "class _Head: ...", "b.py": "class _Head: ..."}, {}, []),
+    ],
+    ids=["two", "two_explained", "within_a_block", "entry_of_none", "entry_without_reason", "private"],
+)
+def test_a_breach_is_found(sources: Mapping[str, str], shared: Mapping[str, str], expected: Sequence[str]) -> None:
+    assert breaches(sources, shared) == expected

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from coterie.privacy.dp import spread
-from coterie.privacy.dp.distributed import Terms, decode, encode, event
+from coterie.privacy.dp.distributed import DistributedNoise, decode, encode, event
 from coterie.privacy.dp.noise.conditional_rounding import largest_square
 from coterie.privacy.dp.noise.source import Source
 from coterie.protocol.randomness import stream
@@ -19,13 +19,15 @@ Json = dict[str, Any]
 FOLDER = Path(__file__).parents[2] / "protocol" / "vectors"
 SEED = bytes(range(32))
 TERMS = {
-    "discrete_gaussian": Terms(
+    "discrete_gaussian": DistributedNoise(
         mechanism="discrete_gaussian", clip=128.0, scale=3.5, variance=900.0, contributors=16, bits=16, length=100
     ),
-    "discrete_gaussian, two tables": Terms(
+    "discrete_gaussian, two tables": DistributedNoise(
         mechanism="discrete_gaussian", clip=128.0, scale=3.5, variance=90000.0, contributors=16, bits=20, length=70
     ),
-    "skellam": Terms(mechanism="skellam", clip=128.0, scale=3.5, variance=40.5, contributors=16, bits=12, length=5),
+    "skellam": DistributedNoise(
+        mechanism="skellam", clip=128.0, scale=3.5, variance=40.5, contributors=16, bits=12, length=5
+    ),
 }
 REFUSED: tuple[tuple[str, Json], ...] = (
     ("a clip of zero", {"clip": 0.0}),
@@ -48,7 +50,7 @@ def wave(length: int) -> list[int]:
     return [7 * i % 23 - 11 for i in range(length)]
 
 
-def told(terms: Terms) -> Json:
+def told(terms: DistributedNoise) -> Json:
     """The terms, as a task and its section say them."""
     return {**terms.message.model_dump(), "bits": terms.bits, "length": terms.length}
 

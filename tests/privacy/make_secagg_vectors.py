@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from coterie.privacy.secagg import channel, graph, shamir
-from coterie.privacy.secagg.context import Context
-from coterie.privacy.secagg.keys import KeyPair, Place, agree, derive, expand, pair_info
+from coterie.privacy.secagg.context import AttemptContext
+from coterie.privacy.secagg.keys import KeyPair, RosterKey, agree, derive, expand, pair_info
 from coterie.privacy.secagg.masks import STREAM_INFO, MaskSeed, add_masks, mask_words
 from coterie.privacy.secagg.parameters import Mode, Parameters, parameters
 from coterie.privacy.secagg.ring import Segment, VectorSpec, pack, reduced
@@ -45,7 +45,7 @@ def secret(number: int) -> bytes:
     return stream(SEED, 1 << 20 | number << 5, (1 << 20 | number << 5) + 32)
 
 
-CONTEXT = Context(
+CONTEXT = AttemptContext(
     attempt="attempt-1",
     plan="aa" * 32,
     model="bb" * 32,
@@ -136,7 +136,7 @@ def graphs() -> Json:
 
 def keys() -> Json:
     one, other = (KeyPair.from_private(secret(index)) for index in (0, 1))
-    places = Place(7, one.public), Place(3, other.public)
+    places = RosterKey(7, one.public), RosterKey(3, other.public)
     info = pair_info(CONTEXT, "mask", *places)
     key = agree(one.private, other.public, pair_info(CONTEXT, "channel", *places))
     data = channel.associated(CONTEXT, "shares", 7, 3)

@@ -9,7 +9,7 @@ from typing import Any
 import http_sf
 
 from coterie.protocol.canonical import sha256_hex
-from coterie.protocol.http_signatures import Head, content_digest, sign_request, signature_base
+from coterie.protocol.http_signatures import RequestHead, content_digest, sign_request, signature_base
 from coterie.protocol.signing import SigningKey
 
 FOLDER = Path(__file__).parents[2] / "protocol" / "vectors"
@@ -54,7 +54,7 @@ REQUESTS: tuple[tuple[str, str, str, str, str, bytes, Json], ...] = (
 
 
 def _request(name: str, method: str, authority: str, path: str, query: str, body: bytes, more: Json) -> Json:
-    head = Head(method, authority, path, query, {"content-digest": content_digest(sha256_hex(body)), **more})
+    head = RequestHead(method, authority, path, query, {"content-digest": content_digest(sha256_hex(body)), **more})
     signed = sign_request(KEY, head, device=DEVICE, nonce=NONCE)
     parameters = {"keyid": DEVICE, "nonce": NONCE, "alg": "ed25519", "tag": "coterie-device"}
     values = head.values()
@@ -72,7 +72,7 @@ def _request(name: str, method: str, authority: str, path: str, query: str, body
 
 def _signed_over(request: Json, components: list[Any], parameters: Json, label: str = "device") -> Json:
     """The request under a signature over whatever is asked for."""
-    head = Head(request["method"], request["authority"], request["path"], request["query"], request["fields"])
+    head = RequestHead(request["method"], request["authority"], request["path"], request["query"], request["fields"])
     values = {**head.values(), "content-type": "application/json"}
     signature = KEY.sign_bytes(signature_base([(name, values.get(name, "")) for name in components], parameters))
     inputs = http_sf.ser({label: ([(name, {}) for name in components], parameters)})

@@ -16,7 +16,7 @@ from coterie.protocol.codecs import NO_STATE, Codec, Keys, Shape, parse
 from coterie.protocol.conversion import to_json
 from coterie.protocol.device import PlanRef, Task
 from coterie.protocol.layout import Layout
-from coterie.protocol.lineage import DOMAIN, GENESIS, Link, fold
+from coterie.protocol.lineage import DOMAIN, GENESIS, LineageLink, fold
 from coterie.protocol.metrics import MetricSums
 from coterie.protocol.randomness import derive, stream, uniforms
 from coterie.protocol.schema import DataSchema, Feature, Label
@@ -516,7 +516,7 @@ def lineages() -> Json:
     names: Json = {"experiment": "exp_017f22e279b070008000000000000003", "plan": "ab" * 32}
     other_plan = {**names, "plan": "ac" * 32}
     # Round 2 was abandoned.
-    links = [Link(round=number, version=f"{10 + number:02x}" * 32) for number in (0, 1, 3, 4)]
+    links = [LineageLink(round=number, version=f"{10 + number:02x}" * 32) for number in (0, 1, 3, 4)]
     chain = [
         {
             "round": link.round,
@@ -526,21 +526,21 @@ def lineages() -> Json:
         }
         for place, link in enumerate(links)
     ]
-    forked = [*links[:2], Link(round=3, version="ff" * 32), links[3]]
+    forked = [*links[:2], LineageLink(round=3, version="ff" * 32), links[3]]
     candidate = "5a" * 32
 
-    def place(number: int, of: list[Link] = links, plan: Json = names) -> Json:
+    def place(number: int, of: list[LineageLink] = links, plan: Json = names) -> Json:
         ending = [link for link in of if link.round <= number]
         return {"plan": plan["plan"], "round": number, "head": fold(GENESIS, ending, **plan)}
 
-    def task(number: int, of: list[Link] = links, **changes: Any) -> Json:
+    def task(number: int, of: list[LineageLink] = links, **changes: Any) -> Json:
         before = fold(GENESIS, [link for link in of if link.round < number], **names)
         version = next((link.version for link in of if link.round == number), candidate)
         lineage = {"round": number, "before": before}
         asked = {"kind": "train", "secure": False, "plan": names["plan"], "version": version, "lineage": lineage}
         return asked | changes
 
-    def case(name: str, seen: Json | None, asked: Json, told: list[Link] = links, **more: Any) -> Json:
+    def case(name: str, seen: Json | None, asked: Json, told: list[LineageLink] = links, **more: Any) -> Json:
         return {"name": name, "seen": seen, "task": asked, "links": [link.model_dump() for link in told], **more}
 
     evaluation: Json = {"kind": "evaluate", "version": candidate}

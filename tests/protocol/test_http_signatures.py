@@ -14,7 +14,7 @@ from coterie.errors import CoterieError, Unauthenticated
 from coterie.protocol.canonical import sha256_hex
 from coterie.protocol.http_signatures import (
     SINGLE,
-    Head,
+    RequestHead,
     authority_of,
     check_content_digest,
     content_digest,
@@ -36,8 +36,8 @@ def named(key: str) -> list[Any]:
     return [pytest.param(case, id=case["name"]) for case in VECTORS[key]]
 
 
-def head_of(case: Any) -> Head:
-    return Head(case["method"], case["authority"], case["path"], case["query"], case["fields"])
+def head_of(case: Any) -> RequestHead:
+    return RequestHead(case["method"], case["authority"], case["path"], case["query"], case["fields"])
 
 
 def verify(case: Any) -> None:
@@ -115,7 +115,7 @@ def test_whatever_changes_after_signing_is_refused(
     method: str, authority: str, path: str, query: str, body: bytes, part: str
 ) -> None:
     fields = {"content-digest": content_digest(sha256_hex(body))}
-    head = Head(method, authority, f"/{path}", query, fields)
+    head = RequestHead(method, authority, f"/{path}", query, fields)
     signed = {name.lower(): value for name, value in sign_request(KEY, head, device="dev_1", nonce="n").items()}
     signature = parse_signature(signed)
     signature.verify(KEY.public, head)
@@ -133,7 +133,7 @@ def test_no_text_makes_the_reader_fail_otherwise(given_input: str, given_signatu
 
 @pytest.mark.parametrize("bad", ["a\nb", "é", "a\x00"])
 def test_a_value_that_could_hide_a_line_is_refused(bad: str) -> None:
-    head = Head("POST", "a", f"/{bad}", "", {"content-digest": content_digest(sha256_hex(b""))})
+    head = RequestHead("POST", "a", f"/{bad}", "", {"content-digest": content_digest(sha256_hex(b""))})
     with pytest.raises(Unauthenticated) as caught:
         sign_request(KEY, head, device="dev_1", nonce="n")
     assert caught.value.reason == "signature_malformed"

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from coterie import errors
 from coterie.protocol import spread
 from coterie.protocol.metrics import MetricSums
-from coterie.protocol.spread import GRID, Spread, counted, histogram, lower_is_better, section, spreads
+from coterie.protocol.spread import GRID, Spread, count_sums, histogram, lower_is_better, section, spreads
 
 METRICS = ("examples", "loss", "accuracy")
 
@@ -27,7 +27,7 @@ def together(clients: list[MetricSums]) -> dict[str, Spread]:
     """As rounds add them: one client after another."""
     total = MetricSums()
     for one in clients:
-        total = total.merge(counted(METRICS, histogram(METRICS, one)))
+        total = total.merge(count_sums(METRICS, histogram(METRICS, one)))
     return spreads(total.sums)
 
 
@@ -102,15 +102,15 @@ SPOILS: list[Callable[[Any], Any]] = [
 @pytest.mark.parametrize("spoil", SPOILS)
 def test_a_client_counts_itself_exactly_once(spoil: Any) -> None:
     with pytest.raises(errors.UpdateRefused) as caught:
-        counted(METRICS, spoil(histogram(METRICS, client(0.5, 0.25))))
+        count_sums(METRICS, spoil(histogram(METRICS, client(0.5, 0.25))))
     assert caught.value.reason == "metric_invalid"
 
 
 def test_an_accumulator_counts_all_its_clients() -> None:
     vector = histogram(METRICS, client(0.5, 0.25)) + histogram(METRICS, client(0.5, 1.0))
-    assert spreads(counted(METRICS, vector, clients=2).sums)["accuracy"].median == 0.625
+    assert spreads(count_sums(METRICS, vector, clients=2).sums)["accuracy"].median == 0.625
     with pytest.raises(errors.UpdateRefused):
-        counted(METRICS, vector, clients=3)
+        count_sums(METRICS, vector, clients=3)
 
 
 VECTORS: dict[str, Any] = json.loads((Path(spread.__file__).parent / "vectors" / "spread.json").read_text("ascii"))
@@ -136,7 +136,7 @@ def test_counts_that_the_vectors_refuse(case: Any) -> None:
     for place, count in case["counts"].items():
         vector[int(place)] = count
     with pytest.raises(errors.UpdateRefused) as caught:
-        counted(VECTORS["metrics"], vector)
+        count_sums(VECTORS["metrics"], vector)
     assert caught.value.reason == case["code"]
 
 

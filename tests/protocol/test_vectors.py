@@ -19,7 +19,7 @@ from coterie.protocol.codecs import FAMILIES, NO_STATE, Keys, Shape, families, p
 from coterie.protocol.conversion import to_json
 from coterie.protocol.device import Task
 from coterie.protocol.layout import Layout
-from coterie.protocol.lineage import Link, head
+from coterie.protocol.lineage import LineageLink, head
 from coterie.protocol.schema import DataSchema, Feature, Label
 from coterie.protocol.sections import SectionSpec
 from coterie.protocol.signing import Domain, SigningKey, verify, verify_plan
@@ -74,7 +74,7 @@ def test_heads_of_versions(case: Any) -> None:
     file = FILES["lineage"]
     said = {name: case.get(name) or file.get(name, 0) for name in ("before", "experiment", "plan", "round", "version")}
     assert hashlib.sha256(file["domain"].encode() + canonical_json(said)).hexdigest() == case["head"]
-    link = Link(round=case["round"], version=case["version"])
+    link = LineageLink(round=case["round"], version=case["version"])
     assert head(case["before"], link, experiment=file["experiment"], plan=file["plan"]) == case["head"]
 
 

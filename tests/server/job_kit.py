@@ -10,13 +10,13 @@ from typing import Any, cast
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from coterie.aggregation.engine import start
-from coterie.aggregation.progress import Progress
+from coterie.aggregation.progress import ExperimentProgress
 from coterie.aggregation.round import RoundConfig
 from coterie.protocol.conversion import to_text
 from coterie.server.bell import Bell
-from coterie.server.faults import Faults
+from coterie.server.faults import CoordinatorFaults
 from coterie.server.jobs.kind import JobKind, Result
-from coterie.server.jobs.runner import Runner
+from coterie.server.jobs.runner import JobRunner
 from coterie.server.metrics import Metrics
 from coterie.server.plans import Plans
 from coterie.server.rounds.transitions import Rounds
@@ -45,7 +45,7 @@ async def plant(database: Database) -> None:
         session.add(
             ExperimentRow(
                 id=KEY.experiment, name="one", population="people", request="{}", plan="p" * 64, state="running",
-                progress=to_text(Progress(current="b" * 64)), round=1, model="b" * 64, created_at=1,
+                progress=to_text(ExperimentProgress(current="b" * 64)), round=1, model="b" * 64, created_at=1,
             )
         )  # fmt: skip
         await session.flush()
@@ -73,9 +73,9 @@ def kind_of(hangs: bool, folder: Path) -> JobKind:
 
 
 @asynccontextmanager
-async def running(folder: Path, owner: str, lease_s: float, *, hangs: bool = False) -> AsyncGenerator[Runner, None]:
+async def running(folder: Path, owner: str, lease_s: float, *, hangs: bool = False) -> AsyncGenerator[JobRunner, None]:
     """A runner over the database of a folder."""
-    bell, faults = Bell(), Faults(None)
+    bell, faults = Bell(), CoordinatorFaults(None)
     database = Database(sqlite_url(folder / "coterie.db"), faults, bell)
     blobs = BlobStore(open_objects((folder / "blobs").as_uri()), folder / "blobs", faults)
     workers = Workers(attempts=1, timeout_s=600)
@@ -86,19 +86,19 @@ async def running(folder: Path, owner: str, lease_s: float, *, hangs: bool = Fal
     )
     kinds = {KEY.kind: kind_of(hangs, folder)}
     try:
-        yield Runner(context=context, workers=workers, kinds=kinds, bell=bell, owner=owner, lease_s=lease_s)
+        yield JobRunner(context=context, workers=workers, kinds=kinds, bell=bell, owner=owner, lease_s=lease_s)
     finally:
         await workers.close()
         await database.close()
 
 
-async def row_of(runner: Runner) -> JobRow | None:
+async def row_of(runner: JobRunner) -> JobRow | None:
     """The job as it stands."""
     async with runner.context.storage.database.read() as session:
         return await jobs.find(session, KEY)
 
 
-async def turn(runner: Runner) -> None:
+async def turn(runner: JobRunner) -> None:
     """One look, as the driver takes it."""
     row = await row_of(runner)
     if row is None or row.state in jobs.LIVE:

@@ -32,7 +32,7 @@ from coterie.protocol.control import ExperimentCreate, RoundPolicy, ServerRule
 from coterie.protocol.conversion import to_json
 from coterie.protocol.device import BlobRef, PlanRef, Task
 from coterie.protocol.features import FEATURES
-from coterie.protocol.http_signatures import FIELDS, Head, authority_of, content_digest, sign_request
+from coterie.protocol.http_signatures import FIELDS, RequestHead, authority_of, content_digest, sign_request
 from coterie.protocol.layout import Layout
 from coterie.protocol.metrics import MetricSums
 from coterie.protocol.schema import DataSchema, Feature, Label
@@ -41,7 +41,7 @@ from coterie.protocol.signing import SigningKey, sign_plan
 from coterie.protocol.tensors import encode_tensors
 from coterie.protocol.update import encode_update
 from coterie.server.app import create_app
-from coterie.server.faults import Faults
+from coterie.server.faults import CoordinatorFaults
 from coterie.server.settings import Settings
 from coterie.server.store.dialect import sqlite_url
 from coterie.server.store.migrate import migrate
@@ -277,7 +277,7 @@ class Device:
         fields = {"content-digest": content_digest(sha256(body)), **covered}
         here = authority or authority_of(self.http.base_url.netloc.decode(), self.http.base_url.scheme)
         return sign_request(
-            self.key, Head(method, here, bare, query, fields), device=self.id, nonce=nonce or self.nonce
+            self.key, RequestHead(method, here, bare, query, fields), device=self.id, nonce=nonce or self.nonce
         )
 
     async def send(
@@ -382,9 +382,9 @@ Opener = Callable[..., AbstractAsyncContextManager[Operator]]
 
 
 @asynccontextmanager
-async def in_process(settings: Settings, faults: Faults | None = None) -> AsyncGenerator[Operator, None]:
+async def in_process(settings: Settings, faults: CoordinatorFaults | None = None) -> AsyncGenerator[Operator, None]:
     """A coordinator in this process, spoken to over ASGI. Its transactions keep to the order of locks."""
-    app = create_app(settings, faults=faults or Faults())
+    app = create_app(settings, faults=faults or CoordinatorFaults())
     with in_order():
         async with app.router.lifespan_context(app):
             transport = httpx.ASGITransport(app, raise_app_exceptions=False)

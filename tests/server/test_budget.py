@@ -11,7 +11,7 @@ import pytest
 from budget_kit import DELTA, budget, deliver, entries, policy, private, run, started, submitted, weights
 from server_kit import SIZE, Opener, fleet
 
-from coterie.privacy.dp.accounting import spent
+from coterie.privacy.dp.accounting import total_cost
 from coterie.privacy.dp.events import Gaussian
 from coterie.privacy.ledger.events import Limit, Refund, Reserve, Spend
 from coterie.protocol.privacy import AdaptiveClip
@@ -35,12 +35,12 @@ def test_rounds_reserve_spend_and_tell_what_was_lost(coordinator: Opener) -> Non
             events = [entry.event for entry in await entries(operator)]
             assert [type(event) for event in events] == [Limit, Reserve, Spend, Reserve, Spend]
             after = (await budget(operator))["experiments"][0]
-            exact = spent([Gaussian(2.0, 2)], DELTA).epsilon
+            exact = total_cost([Gaussian(2.0, 2)], DELTA).epsilon
             assert after["epsilon_spent"] == pytest.approx(exact, rel=1e-6) == after["limit"]
             assert (after["rounds_spent"], after["rounds_reserved"], after["delta"]) == (2, 0, DELTA)
             rounds = await operator.rounds(experiment)
             told = [(row["epsilon"], row["delta"], row["clipped"]) for row in rounds]
-            assert told == [(spent([Gaussian(2.0, at)], DELTA).epsilon, DELTA, None) for at in (1, 2)]
+            assert told == [(total_cost([Gaussian(2.0, at)], DELTA).epsilon, DELTA, None) for at in (1, 2)]
             assert [row["training"] for row in rounds] == [{}, {}], "the sums that devices report are not released"
             async with operator.app.state.coordinator.storage.database.read() as session:
                 from sqlalchemy import text
@@ -97,7 +97,7 @@ def test_an_adaptive_clip_moves_and_is_paid_for(coordinator: Opener) -> None:
             costs = [entry.event.cost for entry in await entries(operator) if isinstance(entry.event, Reserve)]
             assert [len(cost) for cost in costs] == [2, 2, 2], "the sum and the clip bits"
             found = (await budget(operator))["experiments"][0]
-            assert found["epsilon_spent"] == pytest.approx(spent([Gaussian(2.0, 3)], DELTA).epsilon, rel=1e-6)
+            assert found["epsilon_spent"] == pytest.approx(total_cost([Gaussian(2.0, 3)], DELTA).epsilon, rel=1e-6)
 
     run(work())
 
@@ -148,7 +148,7 @@ def test_a_limit_refuses_what_it_cannot_pay_and_says_which(coordinator: Opener) 
     async def work() -> None:
         async with coordinator() as operator:
             await operator.population()
-            one = spent([Gaussian(2.0, 2)], DELTA).epsilon
+            one = total_cost([Gaussian(2.0, 2)], DELTA).epsilon
             await policy(operator, max_epsilon_per_experiment=one * 0.9, delta=DELTA)
             answer = await submitted(operator, private(), rounds=2)
             assert (answer.status_code, answer.json()["code"]) == (409, "budget_each")
@@ -170,7 +170,7 @@ def test_epsilon_exhausted_between_rounds_ends_the_experiment_by_name(coordinato
         async with coordinator() as operator:
             token = await operator.population()
             devices = await fleet(operator, token, 4)
-            await policy(operator, max_epsilon_per_year=spent([Gaussian(2.0, 3)], DELTA).epsilon, delta=DELTA)
+            await policy(operator, max_epsilon_per_year=total_cost([Gaussian(2.0, 3)], DELTA).epsilon, delta=DELTA)
             first = await started(operator, private(), rounds=2)
             second = await started(operator, private(), rounds=2)
             await deliver(devices)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from server_kit import RESEARCHER, SCHEMA, Device, Opener, Operator, fleet, measured, once, tiny, update
 
-from coterie.aggregation.plan.manifest import Named
+from coterie.aggregation.plan.manifest import NamedRule
 from coterie.protocol.audit import AuditEntry, first_fault
 from coterie.protocol.conversion import to_json
 from coterie.protocol.signing import SigningKey, sign_plan
@@ -113,7 +113,7 @@ def test_an_experiment_that_cannot_run_is_never_created(coordinator: Opener) -> 
             return {**plan, "id": digest, "signature": sign_plan(RESEARCHER, digest)}
 
         async def named(name: str, parameters: dict[str, float]) -> str:
-            wanted = replace(tiny().manifest, algorithm=Named(name, parameters))
+            wanted = replace(tiny().manifest, algorithm=NamedRule(name, parameters))
             return (await operator.put(wanted.data, "plan")).sha256
 
         missing = signed("0" * 64)

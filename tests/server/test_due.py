@@ -11,9 +11,10 @@ from sqlalchemy import text
 
 from coterie.aggregation import engine as e
 from coterie.server.bell import Bell
-from coterie.server.faults import Faults
+from coterie.server.faults import CoordinatorFaults
 from coterie.server.store import experiments
-from coterie.server.store.engine import Database, sqlite_url
+from coterie.server.store.dialect import sqlite_url
+from coterie.server.store.engine import Database
 from coterie.server.store.tables import RoundRow
 from tests.engine_walk import WALKS, reachable
 
@@ -44,7 +45,7 @@ async def write(database: Database) -> None:
 
 def test_rounds_are_read_exactly_while_anything_is_due_for_them(folder: Path) -> None:
     async def check() -> None:
-        database = Database(sqlite_url(folder / "coterie.db"), Faults(), Bell())
+        database = Database(sqlite_url(folder / "coterie.db"), CoordinatorFaults(), Bell())
         try:
             await write(database)
             async with database.read() as session:

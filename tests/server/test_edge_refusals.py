@@ -16,7 +16,7 @@ from coterie.protocol.privacy import UserLevel
 from coterie.protocol.update import encode_update
 from coterie.server.credentials.tokens import new_token
 from coterie.server.edge.mirror import local_config, needed
-from coterie.server.faults import Faults
+from coterie.server.faults import CoordinatorFaults
 from coterie.server.lifetime import open_coordinator
 from coterie.server.settings import Settings
 from coterie.server.store import devices
@@ -258,7 +258,7 @@ def test_an_edge_without_a_token_does_not_start(tmp_path: Path) -> None:
     settings = Settings(folder=prepare(tmp_path / "state"), upstream="http://127.0.0.1:1", prestart=False)
 
     async def open_it() -> None:
-        async with open_coordinator(settings, Faults()):
+        async with open_coordinator(settings, CoordinatorFaults()):
             pass
 
     with pytest.raises(ConfigurationError) as caught:
@@ -276,7 +276,7 @@ def test_an_edge_does_not_join_with_a_token_of_another_kind(tmp_path: Path, toke
     settings = Settings.model_validate({"folder": prepare(tmp_path / "state"), "prestart": False, **above})
 
     async def open_it() -> None:
-        async with open_coordinator(settings, Faults()):
+        async with open_coordinator(settings, CoordinatorFaults()):
             pass
 
     with pytest.raises(CoterieError) as caught:

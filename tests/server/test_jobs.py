@@ -19,10 +19,10 @@ from sqlalchemy import select
 from coterie.aggregation import engine as e
 from coterie.server.clock import now_ms
 from coterie.server.jobs.kinds import KINDS
-from coterie.server.jobs.runner import Runner
+from coterie.server.jobs.runner import JobRunner
 from coterie.server.jobs.wanted import owed, wanted
 from coterie.server.store import jobs
-from coterie.server.store.attempts import Standing
+from coterie.server.store.attempts import AttemptStatus
 from coterie.server.store.experiments import OpenRound
 from coterie.server.store.jobs import Job, JobKey
 from coterie.server.store.tables import EventRow, JobRow, RoundRow
@@ -37,7 +37,7 @@ def folder(tmp_path: Path) -> Path:
     return prepare(tmp_path / "state")
 
 
-def with_runner(folder: Path, act: Callable[[Runner], Awaitable[None]], lease_s: float = 30.0) -> None:
+def with_runner(folder: Path, act: Callable[[JobRunner], Awaitable[None]], lease_s: float = 30.0) -> None:
     """Run a test on a planted database."""
 
     async def check() -> None:
@@ -49,17 +49,17 @@ def with_runner(folder: Path, act: Callable[[Runner], Awaitable[None]], lease_s:
         asyncio.run(check())
 
 
-async def take(runner: Runner, owner: str, now: int, seen: int) -> Job | None:
+async def take(runner: JobRunner, owner: str, now: int, seen: int) -> Job | None:
     async with runner.context.storage.database.write("job") as session:
         return await jobs.take(session, KEY, owner, seen=seen, now=now, until=now + LEASE_MS)
 
 
-async def finish(runner: Runner, job: Job, state: str = jobs.DONE, **told: str) -> bool:
+async def finish(runner: JobRunner, job: Job, state: str = jobs.DONE, **told: str) -> bool:
     async with runner.context.storage.database.write("job") as session:
         return await jobs.finish(session, job, state, now_ms(), result=told)
 
 
-async def done_by(runner: Runner) -> list[tuple[str, int]]:
+async def done_by(runner: JobRunner) -> list[tuple[str, int]]:
     """Whose results were kept."""
     async with runner.context.storage.database.read() as session:
         found = (await session.execute(select(EventRow.data).where(EventRow.type == DONE))).scalars()
@@ -68,7 +68,7 @@ async def done_by(runner: Runner) -> list[tuple[str, int]]:
 
 
 def test_a_job_belongs_to_one_runner_until_its_lease_ends(folder: Path) -> None:
-    async def check(runner: Runner) -> None:
+    async def check(runner: JobRunner) -> None:
         first = await take(runner, "one", 0, 0)
         assert first is not None and first.attempt == 1
         assert await take(runner, "two", LEASE_MS - 1, 1) is None
@@ -83,7 +83,7 @@ def test_a_job_belongs_to_one_runner_until_its_lease_ends(folder: Path) -> None:
 
 
 def test_a_result_is_recorded_once_by_whoever_has_the_job(folder: Path) -> None:
-    async def check(runner: Runner) -> None:
+    async def check(runner: JobRunner) -> None:
         first = await take(runner, "one", 0, 0)
         second = await take(runner, "two", LEASE_MS, 1)
         assert first is not None and second is not None
@@ -98,7 +98,7 @@ def test_a_result_is_recorded_once_by_whoever_has_the_job(folder: Path) -> None:
 
 
 def test_the_second_of_two_runners_keeps_nothing(folder: Path) -> None:
-    async def check(runner: Runner) -> None:
+    async def check(runner: JobRunner) -> None:
         kind = runner.kinds[KEY.kind]
         first = await take(runner, "one", 0, 0)
         second = await take(runner, "two", LEASE_MS, 1)
@@ -111,7 +111,7 @@ def test_the_second_of_two_runners_keeps_nothing(folder: Path) -> None:
 
 
 def test_a_lease_is_extended_while_its_holder_lives(folder: Path) -> None:
-    async def check(runner: Runner) -> None:
+    async def check(runner: JobRunner) -> None:
         job = await take(runner, "one", 0, 0)
         assert job is not None
         async with runner.context.storage.database.write("job") as session:
@@ -125,7 +125,7 @@ def test_a_lease_is_extended_while_its_holder_lives(folder: Path) -> None:
 
 
 def test_a_failed_job_waits_as_long_as_its_row_says(folder: Path) -> None:
-    async def check(runner: Runner) -> None:
+    async def check(runner: JobRunner) -> None:
         job = await take(runner, "one", 0, 0)
         assert job is not None
         async with runner.context.storage.database.write("job") as session:
@@ -140,7 +140,7 @@ def test_a_failed_job_waits_as_long_as_its_row_says(folder: Path) -> None:
 
 
 def test_a_job_of_a_round_that_is_over_keeps_no_result(folder: Path) -> None:
-    async def check(runner: Runner) -> None:
+    async def check(runner: JobRunner) -> None:
         job = await take(runner, "one", 0, 0)
         assert job is not None
         async with runner.context.storage.database.write("job") as session:
@@ -152,7 +152,7 @@ def test_a_job_of_a_round_that_is_over_keeps_no_result(folder: Path) -> None:
 
 
 def test_a_lease_from_before_the_clock_was_set_back_ends_within_one_lease(folder: Path) -> None:
-    async def check(runner: Runner) -> None:
+    async def check(runner: JobRunner) -> None:
         job = await take(runner, "gone", now_ms() + 2 * 3600 * 1000, 0)
         assert job is not None
         await turn(runner)
@@ -165,7 +165,7 @@ def test_a_lease_from_before_the_clock_was_set_back_ends_within_one_lease(folder
 
 
 def test_what_an_ended_process_had_is_released_at_once(folder: Path) -> None:
-    async def check(runner: Runner) -> None:
+    async def check(runner: JobRunner) -> None:
         assert await take(runner, "gone", now_ms(), 0) is not None
         async with runner.context.storage.database.write("job") as session:
             await jobs.release(session, now_ms())
@@ -185,9 +185,9 @@ def opened(phase: e.RoundPhase, upstream: str | None = None, **config: bool) -> 
     return OpenRound(RoundRow(experiment=KEY.experiment, number=1, upstream=upstream), value)
 
 
-def standing(name: str, phase: str, arrived: int = 0) -> Standing:
+def standing(name: str, phase: str, arrived: int = 0) -> AttemptStatus:
     """An attempt of that round."""
-    return Standing(name, KEY.experiment, 1, "train", phase, None, 0, 20, arrived)
+    return AttemptStatus(name, KEY.experiment, 1, "train", phase, None, 0, 20, arrived)
 
 
 def row(kind: str, subject: str = "", state: str = jobs.DONE, **told: int) -> tuple[JobKey, JobRow]:
@@ -199,7 +199,7 @@ def row(kind: str, subject: str = "", state: str = jobs.DONE, **told: int) -> tu
 
 
 SUMMING = opened(e.RoundPhase.AGGREGATING, secure=True)
-Case = tuple[OpenRound, Sequence[Standing], Sequence[tuple[JobKey, JobRow]], list[tuple[str, str]]]
+Case = tuple[OpenRound, Sequence[AttemptStatus], Sequence[tuple[JobKey, JobRow]], list[tuple[str, str]]]
 WANTED: dict[str, Case] = {
     "nothing while devices train": (opened(e.RoundPhase.COLLECTING), (), (), []),
     "a version": (opened(e.RoundPhase.AGGREGATING), (), (), [("aggregate", "")]),
@@ -246,7 +246,7 @@ def start(folder: Path, owner: str, lease_s: float, how: str) -> "subprocess.Pop
 def test_a_job_of_a_killed_runner_is_done_by_another_when_its_lease_ends(folder: Path) -> None:
     lease_s = patience(3.0)
 
-    async def check(runner: Runner) -> None:
+    async def check(runner: JobRunner) -> None:
         process = start(folder, "victim", lease_s, "hangs")
         try:
             async with asyncio.timeout(patience(60)):

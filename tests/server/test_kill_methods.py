@@ -20,7 +20,7 @@ from kill_kit import supervised, until_all_have_struck, until_no_update_is_left
 from server_kit import Device, Operator, Recipe, fleet, once, tiny
 
 from coterie.aggregation.horizontal import FedDyn, Scaffold
-from coterie.aggregation.plan.manifest import DELTA, METRICS, Manifest, Named
+from coterie.aggregation.plan.manifest import DELTA, METRICS, Manifest, NamedRule
 from coterie.protocol.control import ServerRule
 from coterie.protocol.device import Task
 from coterie.protocol.layout import Layout
@@ -42,11 +42,11 @@ def manifests() -> Mapping[str, Manifest]:
     sections = (SectionSpec.over(DELTA, layout, [(0, half)]), SectionSpec.over("variate", layout, [(half, 2 * half)]))
     dyn, scaffold = FedDyn(CLIENTS, ALPHA), Scaffold(CLIENTS)
     return {
-        "feddyn": replace(plain, algorithm=Named(dyn.name, dyn.parameters)),
+        "feddyn": replace(plain, algorithm=NamedRule(dyn.name, dyn.parameters)),
         "clipping": plain,
         "fltrust": plain,
         "scaffold": replace(
-            plain, layout=layout, sections=(*sections, metrics), algorithm=Named(scaffold.name, scaffold.parameters)
+            plain, layout=layout, sections=(*sections, metrics), algorithm=NamedRule(scaffold.name, scaffold.parameters)
         ),
     }
 

@@ -17,7 +17,7 @@ from kill_kit import Supervisor, supervised, until_all_have_struck, until_no_upd
 from server_kit import SIZE, Device, Operator, fleet, once, update
 
 from coterie.aggregation.private.central import CentralNoise, noised_mean
-from coterie.privacy.dp.accounting import spent
+from coterie.privacy.dp.accounting import total_cost
 from coterie.privacy.dp.events import Gaussian
 from coterie.privacy.ledger.chain import Entry, Head, check, commitment
 from coterie.privacy.ledger.events import Limit, Reserve, Spend
@@ -39,7 +39,7 @@ POINTS = (
     "commit.before_commit",
     "commit.after_commit",
 )
-KEPT = ("spent.after_commit", "result_blob.before_sync", "result_blob.after_sync", "aggregated.before_commit")
+KEPT = ("total_cost.after_commit", "result_blob.before_sync", "result_blob.after_sync", "aggregated.before_commit")
 """Where the seed lies in the database while the coordinator is dead."""
 
 
@@ -116,4 +116,4 @@ async def _check_books(operator: Operator, experiment: str, seeds: list[bytes]) 
     assert isinstance(paid, Spend) and (paid.experiment, paid.round) == (experiment, 1)
     assert {commitment(seed) for seed in seeds} <= {paid.noise}
     found = (await operator.ok("GET", "/v1/populations/people/budget"))["experiments"][0]
-    assert found["epsilon_spent"] == pytest.approx(spent([Gaussian(1.5)], 1e-6).epsilon, rel=1e-6)
+    assert found["epsilon_spent"] == pytest.approx(total_cost([Gaussian(1.5)], 1e-6).epsilon, rel=1e-6)

@@ -18,13 +18,13 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from coterie.errors import InternalError, StorageError
 from coterie.privacy.ledger.budget import YEAR_MS, Excess
 from coterie.privacy.ledger.chain import Head, check, commitment, link
-from coterie.privacy.ledger.events import EACH, YEAR, Bound, Cause, Limit, Reserve
-from coterie.privacy.ledger.state import Standing, State
+from coterie.privacy.ledger.events import EACH, YEAR, Bound, Limit, RefundCause, Reserve
+from coterie.privacy.ledger.state import CostState, State
 from coterie.protocol.canonical import canonical_json
 from coterie.protocol.conversion import to_json
 from coterie.protocol.signing import SigningKey
 from coterie.server.bell import Bell
-from coterie.server.faults import Faults
+from coterie.server.faults import CoordinatorFaults
 from coterie.server.store import ledger as store
 from coterie.server.store import populations
 from coterie.server.store.dialect import sqlite_url
@@ -51,7 +51,7 @@ def run(work: Coroutine[Any, Any, None]) -> None:
 async def opened(folder: Path, count: int = 1) -> AsyncGenerator[list[Database], None]:
     """The same database, opened by so many writers, with a population in it."""
     path = (folder / "state" if (folder / "state").exists() else prepare(folder / "state")) / "coterie.db"
-    made = [Database(sqlite_url(path), Faults(), Bell()) for _ in range(count)]
+    made = [Database(sqlite_url(path), CoordinatorFaults(), Bell()) for _ in range(count)]
     try:
         async with made[0].write("population") as session:
             if await populations.find(session, "people") is None:
@@ -69,7 +69,7 @@ async def limited(database: Database, ledger: Ledger, **limits: float) -> None:
             await ledger.limit(session, "people", {"each": EACH, "year": YEAR}[name], Bound(epsilon, 1e-6))
 
 
-async def standing(database: Database, ledger: Ledger) -> dict[tuple[str, int], Standing]:
+async def standing(database: Database, ledger: Ledger) -> dict[tuple[str, int], CostState]:
     """What has become of each round's cost."""
     async with database.read() as session:
         _, state = await ledger.read(session, "people")
@@ -205,7 +205,7 @@ def test_a_round_pays_once_and_keeps_its_noise(tmp_path: Path) -> None:
                 secrets = (await session.execute(select(SecretRow.name).where(SecretRow.name.like("noise/%")))).all()
             charge = state.charge("exp_a", 1)
             assert (len(seed), head.sequence, len(secrets)) == (32, 2, 1)
-            assert charge is not None and charge.noise == commitment(seed) and charge.standing is Standing.SPENT
+            assert charge is not None and charge.noise == commitment(seed) and charge.standing is CostState.SPENT
             async with one.write("aggregated") as session:
                 await ledger.forget_noise(session, "exp_a", 1)
             async with other.write("spent") as session:
@@ -228,10 +228,10 @@ def test_only_what_is_reserved_is_refunded_or_spent(tmp_path: Path) -> None:
                 await ledger.spend(session, "people", "exp_a", 1)
                 await ledger.spend(session, "people", "exp_a", 1)
                 for number in (1, 2, 3):
-                    await ledger.refund(session, "people", "exp_a", number, Cause.ABANDONED)
+                    await ledger.refund(session, "people", "exp_a", number, RefundCause.ABANDONED)
             assert await standing(database, ledger) == {
-                ("exp_a", 1): Standing.SPENT,
-                ("exp_a", 2): Standing.REFUNDED,
+                ("exp_a", 1): CostState.SPENT,
+                ("exp_a", 2): CostState.REFUNDED,
             }
             for number in (2, 3):
                 with pytest.raises(InternalError, match="has reserved no budget"):

@@ -14,7 +14,7 @@ from sqlalchemy import Engine, Select, event, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from coterie.server.bell import Bell
-from coterie.server.faults import Faults
+from coterie.server.faults import CoordinatorFaults
 from coterie.server.store import attempts, experiments, nonces, tasks
 from coterie.server.store.dialect import sqlite_url
 from coterie.server.store.engine import Database
@@ -94,7 +94,7 @@ RIGHT: dict[str, tuple[Work, ...]] = {
 
 async def transact(folder: Path, steps: tuple[Work, ...], *, reads: bool = False) -> None:
     """One transaction on a planted database."""
-    database = Database(sqlite_url(prepare(folder / "state") / "coterie.db"), Faults(), Bell())
+    database = Database(sqlite_url(prepare(folder / "state") / "coterie.db"), CoordinatorFaults(), Bell())
     await plant(database)
     async with database.read() if reads else database.write("stop") as session:
         for step in steps:
@@ -152,7 +152,7 @@ def test_experiments_are_locked_by_rising_id_in_two_statements(tmp_path: Path) -
             seen.append(" ".join(str(statement.compile(dialect=POSTGRESQL)).split()))
 
     async def work() -> None:
-        database = Database(sqlite_url(prepare(tmp_path / "state") / "coterie.db"), Faults(), Bell())
+        database = Database(sqlite_url(prepare(tmp_path / "state") / "coterie.db"), CoordinatorFaults(), Bell())
         await plant(database)
         async with database.write("experiment") as session:
             first = await session.get_one(ExperimentRow, KEY.experiment)

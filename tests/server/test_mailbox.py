@@ -30,7 +30,7 @@ from coterie.protocol.secagg import SecureTerms, Shares, to_base64
 from coterie.protocol.secure_sections import COUNTED, COUNTS, SecureSection
 from coterie.protocol.signing import SigningKey
 from coterie.server.bell import Bell
-from coterie.server.faults import Faults
+from coterie.server.faults import CoordinatorFaults
 from coterie.server.secure.machine import Failed, Machine, begin
 from coterie.server.store import mailbox
 from coterie.server.store.dialect import sqlite_url
@@ -46,7 +46,7 @@ def with_database(folder: Path, work: Callable[[Database], Coroutine[Any, Any, N
 
     async def whole() -> None:
         path = prepare(folder / "state") / "coterie.db"
-        database = Database(sqlite_url(path), Faults(), Bell())
+        database = Database(sqlite_url(path), CoordinatorFaults(), Bell())
         try:
             await work(database)
         finally:

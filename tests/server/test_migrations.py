@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 from coterie.aggregation.engine import Round, RoundPhase, TaskLeased, UpdateAccepted, step
 from coterie.protocol.conversion import from_text
-from coterie.protocol.lineage import GENESIS, Link, head
+from coterie.protocol.lineage import GENESIS, LineageLink, head
 from coterie.server.store.dialect import sqlite_url
 from coterie.server.store.migrate import MIGRATIONS, migrate
 from tests.patience import patience
@@ -85,7 +85,7 @@ def test_an_open_round_of_the_first_schema_goes_on(tmp_path: Path, usual_logs: N
     database.close()
     assert [row[0] for row in trail] == [1, 2] and trail[1][1] == trail[0][2]
     assert chains == {"ledger/people": (0, GENESIS), "audit": (2, trail[1][2])}
-    first = head(GENESIS, Link(round=0, version="a" * 64), experiment="exp", plan="p")
+    first = head(GENESIS, LineageLink(round=0, version="a" * 64), experiment="exp", plan="p")
     assert chain == [GENESIS, first]
     assert tasks == {"one": 3, "two": None} and client_state == "kept"
     round = from_text(Round, state)

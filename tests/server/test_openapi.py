@@ -2,10 +2,12 @@
 
 import asyncio
 import json
+from collections.abc import Iterator
 from typing import Any, cast
 
 import pytest
 from fastapi.routing import APIRoute
+from jsonschema_rs import Draft202012Validator
 from pydantic import TypeAdapter
 from server_kit import Opener
 
@@ -39,6 +41,8 @@ def test_every_field_parameter_and_operation_says_what_it_is(app: Any) -> None:
 UNITS = {"_s": "second", "_ms": "millisecond", "_us": "microsecond", "_bytes": "byte", "bytes_": "byte"}
 UNBOUNDED = {"Target.value"}
 """Of requests: any finite number."""
+OF_ANY_SIGN = {"ParticipantView.loss", "SecureSection.low", "Target.value"}
+"""Of requests and answers."""
 
 
 def test_every_field_states_its_unit_default_and_example(app: Any) -> None:
@@ -82,6 +86,52 @@ def test_every_number_and_text_of_a_request_is_bounded(app: Any) -> None:
             for content in operation.get("requestBody", {}).get("content", {}).values():
                 walk(content.get("schema", {}), "body")
     assert seen and loose == UNBOUNDED
+
+
+def numbers_of(schema: dict[str, Any], place: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The schemas of the numbers within a field's own, other messages left out."""
+    if schema.get("type") in ("integer", "number"):
+        yield place, schema
+    for inner in (*schema.get("anyOf", ()), *schema.get("prefixItems", ()), schema.get("items")):
+        if isinstance(inner, dict):
+            yield from numbers_of(cast("dict[str, Any]", inner), place)
+
+
+def test_every_number_states_how_small_it_may_be(app: Any) -> None:
+    schemas = app.openapi()["components"]["schemas"]
+    loose = {
+        place
+        for name, schema in schemas.items()
+        for field, value in schema.get("properties", {}).items()
+        for place, number in numbers_of(value, f"{name}.{field}")
+        if not {"minimum", "exclusiveMinimum", "enum", "const"} & number.keys()
+    }
+    assert loose == OF_ANY_SIGN
+
+
+def says_something(example: Any) -> bool:
+    """Whether a value is more than brackets and stand-ins around nothing."""
+    if isinstance(example, list):
+        return any(says_something(one) for one in cast("list[Any]", example))
+    return example not in ({}, "", "text", None)
+
+
+@pytest.mark.parametrize("empty", [[], [[]], {}, "", "text", None, [{}], [["text"]]], ids=repr)
+def test_an_empty_example_says_nothing(empty: Any) -> None:
+    assert not says_something(empty)
+
+
+def test_every_example_of_a_field_fits_it_and_says_something(app: Any) -> None:
+    components = app.openapi()["components"]
+    faults: list[str] = []
+    for name, schema in components["schemas"].items():
+        for field, value in schema.get("properties", {}).items():
+            (example,) = value["examples"]
+            checked = Draft202012Validator({**value, "components": components})
+            faults += [f"{name}.{field}: {fault.message}" for fault in checked.iter_errors(example)]
+            if not says_something(example):
+                faults.append(f"{name}.{field}: {example!r} says nothing")
+    assert not faults
 
 
 def test_every_example_is_read_as_its_message(app: Any) -> None:

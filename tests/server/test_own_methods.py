@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from server_kit import Opener, fleet, once, tiny, update
 
-from coterie.aggregation.plan.manifest import Named
+from coterie.aggregation.plan.manifest import NamedRule
 from coterie.protocol.tensors import decode_tensors
 
 SOURCE = '''
@@ -33,7 +33,7 @@ def test_a_coordinator_runs_the_method_of_an_installed_package(
     site = tmp_path / "site"
     info = site / "farther_package-0.1.dist-info"
     info.mkdir(parents=True)
-    recipe = replace(tiny(), manifest=replace(tiny().manifest, algorithm=Named("farther", {"by": 3.0})))
+    recipe = replace(tiny(), manifest=replace(tiny().manifest, algorithm=NamedRule("farther", {"by": 3.0})))
 
     async def work() -> None:
         async with coordinator() as operator:

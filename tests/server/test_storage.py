@@ -23,7 +23,7 @@ from sqlalchemy.exc import DBAPIError
 
 from coterie.errors import ConfigurationError, InternalError, StorageError
 from coterie.protocol.device import Task
-from coterie.server.faults import COMMIT_POINTS, TRANSACTIONS, Faults
+from coterie.server.faults import COMMIT_POINTS, TRANSACTIONS, CoordinatorFaults
 from coterie.server.settings import Settings
 from coterie.server.store.blobs import BlobStore, storage_full
 from coterie.server.store.dialect import sqlite_url
@@ -122,7 +122,7 @@ def test_every_way_in_which_a_disk_says_that_it_is_full_is_understood() -> None:
 
 
 def test_a_broken_off_body_leaves_nothing(tmp_path: Path) -> None:
-    store = BlobStore(open_objects(tmp_path.as_uri()), tmp_path, Faults())
+    store = BlobStore(open_objects(tmp_path.as_uri()), tmp_path, CoordinatorFaults())
 
     async def broken() -> AsyncIterator[bytes]:
         yield b"some"
@@ -206,15 +206,15 @@ def test_a_transaction_without_a_commit_point_cannot_begin(coordinator: Opener) 
 
 def test_faults_name_a_point_and_a_time() -> None:
     struck: list[int] = []
-    faults = Faults("accept.after_commit", 2, lambda: struck.append(1))
+    faults = CoordinatorFaults("accept.after_commit", 2, lambda: struck.append(1))
     for _ in range(3):
         faults.reach("accept.after_commit")
         faults.reach("accept.before_commit")
     assert struck == [1]
-    assert Faults.from_environment({"COTERIE_FAULT": "commit.before_commit:3"}).reached == {}
+    assert CoordinatorFaults.from_environment({"COTERIE_FAULT": "commit.before_commit:3"}).reached == {}
     for text in ("nowhere:1", "accept.after_commit:0", "accept.after_commit:x"):
         with pytest.raises(ConfigurationError):
-            Faults.from_environment({"COTERIE_FAULT": text})
+            CoordinatorFaults.from_environment({"COTERIE_FAULT": text})
     assert set(COMMIT_POINTS) >= {f"{name}.{side}_commit" for name in TRANSACTIONS for side in ("before", "after")}
 
 

@@ -19,7 +19,7 @@ from server_kit import Opener, Operator, fleet, sha256
 from coterie.errors import InputError, StorageError, TensorFileError, TooLarge, Unauthenticated
 from coterie.protocol.tensors import encode_tensors, open_tensors, read_file
 from coterie.server.credentials.nonces import Nonces
-from coterie.server.faults import Faults
+from coterie.server.faults import CoordinatorFaults
 from coterie.server.store import events
 from coterie.server.store.blob_reader import BlobReader
 from coterie.server.store.blobs import BlobStore
@@ -52,7 +52,7 @@ def with_operator(coordinator: Opener, check: Callable[[Operator], Awaitable[Non
 
 def store(objects: Objects, tmp_path: Path, data: bytes = DATA) -> BlobStore:
     """A store that holds one blob and one update of these bytes."""
-    blobs = BlobStore(objects, tmp_path / "local", Faults())
+    blobs = BlobStore(objects, tmp_path / "local", CoordinatorFaults())
     asyncio.run(fill(blobs, data))
     return blobs
 
@@ -101,7 +101,7 @@ LARGE = os.urandom(11 << 20)
 def test_a_stream_that_does_not_end_as_promised_leaves_nothing(
     objects: Objects, tmp_path: Path, data: bytes, fault: str
 ) -> None:
-    blobs, digest = BlobStore(objects, tmp_path / "local", Faults()), sha256(data)
+    blobs, digest = BlobStore(objects, tmp_path / "local", CoordinatorFaults()), sha256(data)
     begun = asyncio.Event()
 
     async def broken() -> AsyncIterator[bytes]:
@@ -148,7 +148,10 @@ EXPECTED: dict[str, type[BaseException]] = {
 
 
 def test_a_stream_passes_without_being_held_in_memory(tmp_path: Path) -> None:
-    blobs, count = BlobStore(open_objects((tmp_path / "objects").as_uri()), tmp_path / "local", Faults()), 256
+    blobs, count = (
+        BlobStore(open_objects((tmp_path / "objects").as_uri()), tmp_path / "local", CoordinatorFaults()),
+        256,
+    )
     piece, found = bytes(1 << 20), hashlib.sha256()
     for _ in range(count):
         found.update(piece)
@@ -163,7 +166,7 @@ def test_a_stream_passes_without_being_held_in_memory(tmp_path: Path) -> None:
 
 
 def test_what_has_come_in_is_hashed_once_and_written_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    blobs = BlobStore(open_objects((tmp_path / "objects").as_uri()), tmp_path / "local", Faults())
+    blobs = BlobStore(open_objects((tmp_path / "objects").as_uri()), tmp_path / "local", CoordinatorFaults())
     hashed: list[int] = []
 
     class Counting:
@@ -191,7 +194,7 @@ def test_what_has_come_in_is_hashed_once_and_written_once(tmp_path: Path, monkey
 
 
 def test_a_body_is_copied_where_the_store_is_on_another_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    blobs = BlobStore(open_objects((tmp_path / "objects").as_uri()), tmp_path / "local", Faults())
+    blobs = BlobStore(open_objects((tmp_path / "objects").as_uri()), tmp_path / "local", CoordinatorFaults())
 
     def another_disk(source: Path, target: Path) -> None:
         raise OSError(errno.EXDEV, "Invalid cross-device link")
@@ -300,7 +303,7 @@ def test_an_orphan_that_is_written_again_outlives_the_sweep(tmp_path: Path) -> N
         os.utime(path, (hour_ago, hour_ago))
     # Old by its time, but this process has just written it.
     assert not asyncio.run(blobs.remove_older("updates", digest, 600))
-    again = BlobStore(open_objects((tmp_path / "objects").as_uri()), tmp_path / "local", Faults())
+    again = BlobStore(open_objects((tmp_path / "objects").as_uri()), tmp_path / "local", CoordinatorFaults())
     assert asyncio.run(again.remove_older("updates", digest, 600))
     assert not asyncio.run(again.remove_older("updates", digest, 600))
 

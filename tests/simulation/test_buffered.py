@@ -16,7 +16,7 @@ from coterie.protocol.conversion import from_json, to_json
 from coterie.protocol.privacy import LocalLevel
 from coterie.protocol.rounds import RoundPolicy
 from coterie.simulation import simulate_full
-from coterie.simulation.rounds import Rounds
+from coterie.simulation.rounds import SimulationState
 from coterie.simulation.virtual_time import Air
 
 
@@ -46,9 +46,9 @@ def test_a_run_learns_and_repeats_itself_whoever_works(algorithm: Any, policy: R
 
 def test_updates_lag_but_never_beyond_the_cap(monkeypatch: pytest.MonkeyPatch) -> None:
     lags: dict[int, set[int]] = {}
-    whole = Rounds._train_landed  # pyright: ignore[reportPrivateUsage]
+    whole = SimulationState._train_landed  # pyright: ignore[reportPrivateUsage]
 
-    def watched(self: Rounds, round: Any) -> None:
+    def watched(self: SimulationState, round: Any) -> None:
         cap = self.experiment.rounds.staleness_cap
         lags.setdefault(cap, set()).update(
             round.place - flight.place
@@ -56,7 +56,7 @@ def test_updates_lag_but_never_beyond_the_cap(monkeypatch: pytest.MonkeyPatch) -
         )
         whole(self, round)
 
-    monkeypatch.setattr(Rounds, "_train_landed", watched)
+    monkeypatch.setattr(SimulationState, "_train_landed", watched)
     for cap in (0, 1, 20):
         simulate_full(experiment(rounds=buffered(10, staleness_cap=cap, evaluate_every=0)), CLIENTS)
     assert lags[0] == {0} and lags[1] == {0, 1} and max(lags[20]) > 1

@@ -19,7 +19,7 @@ from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.secure_aggregation import SecureAggregation
 from coterie.protocol.tensors import read_file
 from coterie.simulation.simulation import Simulation, simulate_full
-from coterie.simulation.spending import Spending
+from coterie.simulation.spending import SimulatedSpending
 
 MANY = [rows(30 + 3 * seed, seed) for seed in range(12)]
 POLICY = RoundPolicy(rounds=3, cohort=10, min_updates=8)
@@ -145,7 +145,7 @@ def test_what_was_spent_is_known_after_a_kill(tmp_path: Path) -> None:
     simulate_full(replace(asked, rounds=NOISED.model_copy(update={"rounds": 1})), MANY, folder=tmp_path)
     rest = simulate_full(asked, MANY, folder=tmp_path, resume=True).history
     assert [record.epsilon for record in rest] == [record.epsilon for record in whole]
-    spending = Spending(asked, 100)
+    spending = SimulatedSpending(asked, 100)
     lost = [
         spending.counted(RoundRecord(round=at, state="abandoned", cause=cause)).epsilon
         for at, cause in ((1, "too_few_updates"), (2, "aggregate_failed"))

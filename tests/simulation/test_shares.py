@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from coterie.aggregation.fold.fold import Work
-from coterie.aggregation.fold.part import Part
+from coterie.aggregation.fold.part import CountedUpdate
 from coterie.aggregation.fold.sums import sums_fold
-from coterie.aggregation.plan.manifest import METRIC_RANGE, Manifest, Named, Training
+from coterie.aggregation.plan.manifest import METRIC_RANGE, Manifest, NamedRule, Training
 from coterie.aggregation.reducers import reducer
 from coterie.protocol.layout import Layout
 from coterie.protocol.schema import DataSchema, Feature, Label
@@ -78,8 +78,8 @@ def manifest() -> Manifest:
         sections=(SectionSpec.over("delta", layout), SectionSpec.extra("metrics", 2, value_range=METRIC_RANGE)),
         hyper={},
         training=Training(batch_size=1),
-        algorithm=Named("fedavg", {}),
-        optimizer=Named("external", {}),
+        algorithm=NamedRule("fedavg", {}),
+        optimizer=NamedRule("external", {}),
         stages=(),
     )
 
@@ -97,7 +97,7 @@ def test_a_fold_is_the_weighted_mean_whoever_shares_it(count: int) -> None:
             shared.begin(work, places, threads).wait()
 
         parts = [
-            Part(task=str(place), weight=weight, sections={"delta": vector, "metrics": np.ones(2)})
+            CountedUpdate(task=str(place), weight=weight, sections={"delta": vector, "metrics": np.ones(2)})
             for place, (vector, weight) in enumerate(zip(vectors, weights.tolist(), strict=True))
         ]
         folded = fold.result(fold.add(fold.init(), parts, spread), {}, spread)

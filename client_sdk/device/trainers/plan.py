@@ -45,7 +45,7 @@ Key: TypeAlias = tuple[str, int, str]
 
 
 @dataclass(frozen=True)
-class Begun:
+class StartedTraining:
     """A training before its first step.
 
     supply: what the stages before it left.
@@ -132,7 +132,7 @@ class PlanTrainer:
             ended = loop.state()
         return self.finish(begun, ended, steps)
 
-    def begin(self, work: LocalWork) -> Begun:
+    def begin(self, work: LocalWork) -> StartedTraining:
         """What there is before the first step; for engines that step several clients at once."""
         manifest = work.plan.manifest
         supply = Supply(
@@ -145,9 +145,9 @@ class PlanTrainer:
         supply = self._run_stages(work, before, supply, on_batch=partial(work.options.on_step, 0))
         # How many rows there are is private where rows are.
         examples = 1 if manifest.training.private else len(next(iter(work.rows.values())))
-        return Begun(work, supply, min(examples, work.task.weight_cap))
+        return StartedTraining(work, supply, min(examples, work.task.weight_cap))
 
-    def finish(self, begun: Begun, ended: Mapping[str, NDArray[Any]], steps: int) -> LocalResult:
+    def finish(self, begun: StartedTraining, ended: Mapping[str, NDArray[Any]], steps: int) -> LocalResult:
         """The result, from the carried inputs as the last step left them."""
         if not steps:
             raise InternalError("A training task ran no step.")
@@ -191,8 +191,11 @@ class PlanTrainer:
             supply = self._run_pass(plan, run_on) if stage.over == "pass" else run_on(ON_CPU)
         return supply
 
-    def _chosen(self, begun: Begun, first: list[Arrays], threads: int) -> "Seat | None":
-        """Where a plan's steps run; None for the CPU. first: the feeds of the first step, by which it is chosen."""
+    def _chosen(self, begun: StartedTraining, first: list[Arrays], threads: int) -> "Seat | None":
+        """Where a plan's steps run; None for the CPU.
+
+        first: the feeds of the first step, by which it is chosen.
+        """
         if self._providers is None or not first:
             return None
         return self._providers.choose(begun.work.plan.id, lambda: begun.step(first[0]), threads)
@@ -242,7 +245,7 @@ class PlanTrainer:
             self._providers.refused(provider.name, error.message)
 
     @contextmanager
-    def _loop(self, begun: Begun, seat: "Seat | None", threads: int) -> Generator[SteadyLoop | HybridLoop]:
+    def _loop(self, begun: StartedTraining, seat: "Seat | None", threads: int) -> Generator[SteadyLoop | HybridLoop]:
         """A step loop with this state and these constants, of which nobody else has hold."""
         plan, stage, case = begun.work.plan, begun.stage, begun.step({})
         provider, trunk = (ON_CPU, False) if seat is None else (seat.provider, seat.trunk)

@@ -25,7 +25,11 @@ Numbers = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Buffers:
-    """decay: in (0, 1). scale: positive, at most 1 together, so that coefficients never rise."""
+    """The buffers of a BLT mechanism.
+
+    decay: in (0, 1).
+    scale: positive, at most 1 together, so that coefficients never rise.
+    """
 
     decay: tuple[float, ...]
     scale: tuple[float, ...]

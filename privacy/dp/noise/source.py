@@ -24,7 +24,11 @@ class Source:
     """A key's stream and the place in it. Every read moves on; nothing is handed out twice."""
 
     def __init__(self, key: bytes) -> None:
-        """key: 32 bytes. Raises errors.ArgumentValueError for another length."""
+        """Begin the stream of a key.
+
+        key: 32 bytes.
+        Raises errors.ArgumentValueError for another length.
+        """
         if len(key) != KEY_BYTES:
             raise errors.ArgumentValueError(f"A key of noise has {KEY_BYTES} bytes, not {len(key)}.")
         self._encryptor = Cipher(algorithms.AES(key), modes.CTR(bytes(_BLOCK))).encryptor()

@@ -73,7 +73,10 @@ class Table:
         return values
 
     def _look_closer(self, cells: npt.NDArray[np.uint16], rest: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
-        """The values of draws whose cell is cut. rest: 128 bits for each, the upper 64 first."""
+        """The values of draws whose cell is cut.
+
+        rest: 128 bits for each, the upper 64 first.
+        """
         upper = (cells.astype(np.uint64) << np.uint64(48)) | (rest[:, 0] >> np.uint64(16))
         # Nearly every cut cell holds one threshold alone; where there are more, they are searched.
         index = np.take(self.first, cells).astype(np.int64)

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from coterie.errors import ArgumentValueError
-from coterie.privacy.audit.gaussian import FEWEST, Marks, Terms, enough_canaries, judge_marks
+from coterie.privacy.audit.gaussian import FEWEST, CanaryParameters, Marks, enough_canaries, judge_marks
 from coterie.privacy.audit.student import critical, least_shift, upper_tail
-from coterie.privacy.audit.whitening import Seen, even_scales, expected_strengths, matched, whitening
+from coterie.privacy.audit.whitening import CanaryScores, even_scales, expected_strengths, matched, whitening
 from coterie.privacy.dp import normal
 from coterie.privacy.dp.matrix.factorisation import factorisation
 from coterie.privacy.dp.noise import gaussian
@@ -43,8 +43,8 @@ def test_a_bound_of_known_numbers_is_the_known_one() -> None:
     """Values that were chosen so that T and its degrees are known: the bound is scipy's."""
     coins = np.array([True] * 50 + [False] * 50)
     noise = np.tile([1.0, -1.0], 50)
-    seen = Seen(np.where(coins, 0.8, 0.0) + noise, np.full(100, 0.9))
-    terms = Terms(delta=DELTA, claimed=1.0, halved=1.8, unnoised=30.0, confidence=0.975)
+    seen = CanaryScores(np.where(coins, 0.8, 0.0) + noise, np.full(100, 0.9))
+    terms = CanaryParameters(delta=DELTA, claimed=1.0, halved=1.8, unnoised=30.0, confidence=0.975)
     found = judge_marks(seen, coins, terms)
     slope = 0.8 * math.sqrt(50)
     statistic = slope / math.sqrt((100 + 50 * 0.64 - slope**2) / 99)
@@ -60,22 +60,22 @@ def test_a_bound_of_known_numbers_is_the_known_one() -> None:
 def test_canaries_that_were_never_chosen_say_nothing() -> None:
     coins = np.array([True, False] * 40)
     values = np.where(coins, 2.0, 0.0) + np.tile([0.5, 0.5, -0.5, -0.5], 20)
-    terms = Terms(delta=DELTA, claimed=None, halved=1.0, unnoised=9.0, confidence=0.975)
-    whole = judge_marks(Seen(values, np.ones(80)), coins, terms)
+    terms = CanaryParameters(delta=DELTA, claimed=None, halved=1.0, unnoised=9.0, confidence=0.975)
+    whole = judge_marks(CanaryScores(values, np.ones(80)), coins, terms)
     strengths = np.concatenate([np.ones(80), np.zeros(20)])
-    more = Seen(np.concatenate([values, np.zeros(20)]), strengths)
+    more = CanaryScores(np.concatenate([values, np.zeros(20)]), strengths)
     assert judge_marks(more, np.concatenate([coins, [True] * 20]), terms) == whole
     assert whole.power is None
-    nobody = judge_marks(Seen(values, np.ones(80)), np.zeros(80, np.bool_), terms)
+    nobody = judge_marks(CanaryScores(values, np.ones(80)), np.zeros(80, np.bool_), terms)
     assert (nobody.epsilon, nobody.cap, nobody.least) == (0, 0, 0)
     with pytest.raises(ArgumentValueError):
-        judge_marks(Seen(np.array([np.nan, 1.0]), np.ones(2)), np.array([True, False]), terms)
+        judge_marks(CanaryScores(np.array([np.nan, 1.0]), np.ones(2)), np.array([True, False]), terms)
 
 
 def test_no_bound_is_above_the_cap() -> None:
     coins = np.arange(64) % 2 == 0
-    terms = Terms(delta=DELTA, claimed=1.0, halved=2.0, unnoised=0.2, confidence=0.975)
-    found = judge_marks(Seen(np.where(coins, 1.0, 0.0), np.ones(64)), coins, terms)
+    terms = CanaryParameters(delta=DELTA, claimed=1.0, halved=2.0, unnoised=0.2, confidence=0.975)
+    found = judge_marks(CanaryScores(np.where(coins, 1.0, 0.0), np.ones(64)), coins, terms)
     assert found.epsilon == found.cap < 1
 
 
@@ -156,7 +156,7 @@ def _audits(epsilon: float, factor: float, runs: int) -> list[Marks]:
     white, rounds = whitening(privacy, 4, cohort=100), 4
     claimed = normal.mu_of(epsilon, DELTA)
     count = enough_canaries(claimed=epsilon, delta=DELTA, halved=2 * claimed, strength=1.0, confidence=0.975)
-    terms = Terms(delta=DELTA, claimed=epsilon, halved=2 * claimed, unnoised=30.0, confidence=0.975)
+    terms = CanaryParameters(delta=DELTA, claimed=epsilon, halved=2 * claimed, unnoised=30.0, confidence=0.975)
     deviation = round_noise(privacy, 1, rounds, cohort=100).updates * factor
     random = np.random.Generator(np.random.PCG64(int(100 * epsilon + 10 * factor)))
     found: list[Marks] = []

@@ -117,8 +117,8 @@ def test_half_of_the_noise_is_caught_whoever_makes_it_and_however_it_is_correlat
 
 
 def test_a_clip_that_does_not_clip_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    def as_it_is(vector: Any, bound: float) -> clipping.Clipped:
-        return clipping.Clipped(np.asarray(vector, np.float64), False)
+    def as_it_is(vector: Any, bound: float) -> clipping.ClippedVector:
+        return clipping.ClippedVector(np.asarray(vector, np.float64), False)
 
     monkeypatch.setattr(central, "clip", as_it_is)
     assert _audit(_user(1.0)).verdict == "refuted"

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from coterie.errors import ArgumentValueError, ConfigurationError, InputError
 from coterie.privacy.dp import loss_distribution, normal, renyi
-from coterie.privacy.dp.accounting import spent
+from coterie.privacy.dp.accounting import total_cost
 from coterie.privacy.dp.events import (
     Approximate,
     Concentrated,
@@ -41,7 +41,7 @@ def test_known_answers(known: dict[str, Any], place: int) -> None:
     case = known["accounting"][place]
     multiplier, rate, count = case["multiplier"], case["rate"], case["count"]
     event = Gaussian(multiplier, count) if rate == 1 else SampledGaussian(multiplier, rate, count)
-    found = spent([event], case["delta"])
+    found = total_cost([event], case["delta"])
     # Our orders are finer than the library's: a little below its answer, and nowhere above.
     assert case["rdp"] * (1 - 1e-4) < found.epsilon_rdp < case["rdp"] + 1e-6
     assert found.epsilon_pld == pytest.approx(case["pld"], abs=2e-6)
@@ -59,7 +59,7 @@ def test_an_answer_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     for first in (1, 100, 300, 320):
         # However the events are grouped, they are the same release.
         parts = [SampledGaussian(1.234, 0.0123, first), SampledGaussian(1.234, 0.0123, 321 - first)]
-        assert spent(parts, 1.7e-5).epsilon == spent(parts[::-1], 1.7e-5).epsilon
+        assert total_cost(parts, 1.7e-5).epsilon == total_cost(parts[::-1], 1.7e-5).epsilon
     assert asked == [1.7e-5]
 
 
@@ -106,44 +106,50 @@ def test_epsilon_and_mu_are_inverse(mu: float, delta: float) -> None:
 
 def test_closed_form_and_loss_distribution_agree() -> None:
     for multiplier, count, delta in ((1.0, 1, 1e-5), (5.0, 100, 1e-6), (0.8, 3, 1e-10)):
-        closed = spent([Gaussian(multiplier, count)], delta).epsilon
+        closed = total_cost([Gaussian(multiplier, count)], delta).epsilon
         assert loss_distribution.epsilon_of([Gaussian(multiplier, count)], delta) == pytest.approx(closed, rel=1e-4)
 
 
 def test_every_release_raises_the_price() -> None:
     """The clip bits, a noised count, a noised metric: whatever is released beside the sum costs."""
     base: list[Event] = [Gaussian(1.0, 10)]
-    first = spent(base, 1e-5).epsilon
+    first = total_cost(base, 1e-5).epsilon
     for release in (Gaussian(10.0), Gaussian(3.0, 10), Pure(0.01), Approximate(0.0, 5e-6), Concentrated(0.001)):
-        assert spent([*base, release], 1e-5).epsilon > first
+        assert total_cost([*base, release], 1e-5).epsilon > first
 
 
 def test_failures_are_taken_from_delta() -> None:
-    assert spent([Gaussian(1.0), Approximate(0.0, 9e-6)], 1e-5).epsilon == spent([Gaussian(1.0)], 1e-6).epsilon
-    assert spent([Gaussian(1.0), Approximate(0.0, 1e-5)], 1e-5).epsilon == math.inf
-    assert to_json(spent([Gaussian(1.0), Approximate(0.0, 1e-5)], 1e-5))["epsilon"] is None
+    assert (
+        total_cost([Gaussian(1.0), Approximate(0.0, 9e-6)], 1e-5).epsilon == total_cost([Gaussian(1.0)], 1e-6).epsilon
+    )
+    assert total_cost([Gaussian(1.0), Approximate(0.0, 1e-5)], 1e-5).epsilon == math.inf
+    assert to_json(total_cost([Gaussian(1.0), Approximate(0.0, 1e-5)], 1e-5))["epsilon"] is None
 
 
 def test_pure_epsilons_add_up_or_better() -> None:
-    assert spent([Pure(0.5, 2)], 1e-9).epsilon <= 1.0
-    assert spent([Pure(0.1, 100)], 1e-5).epsilon < 4.5
-    assert spent([Pure(3.0)], 1e-12, accountant="rdp").epsilon == pytest.approx(3.0)
+    assert total_cost([Pure(0.5, 2)], 1e-9).epsilon <= 1.0
+    assert total_cost([Pure(0.1, 100)], 1e-5).epsilon < 4.5
+    assert total_cost([Pure(3.0)], 1e-12, accountant="rdp").epsilon == pytest.approx(3.0)
 
 
 def test_replacing_costs_more_than_adding() -> None:
     for event in EVENTS:
-        added, replaced = (spent([event], 1e-5, relation=relation) for relation in ("add_or_remove", "replace_one"))
+        added, replaced = (
+            total_cost([event], 1e-5, relation=relation) for relation in ("add_or_remove", "replace_one")
+        )
         assert replaced.epsilon >= added.epsilon
         assert replaced.relation == "replace_one"
     # Replacing one vector by another moves the sum by twice the clip.
-    assert spent([Gaussian(2.0)], 1e-5, relation="replace_one").epsilon == spent([Gaussian(1.0)], 1e-5).epsilon
-    one = spent([SampledGaussian(1.0, 0.01, 1000)], 1e-5).epsilon_rdp
-    two = spent([SampledGaussian(1.0, 0.01, 1000)], 1e-5, relation="replace_one").epsilon
+    assert (
+        total_cost([Gaussian(2.0)], 1e-5, relation="replace_one").epsilon == total_cost([Gaussian(1.0)], 1e-5).epsilon
+    )
+    one = total_cost([SampledGaussian(1.0, 0.01, 1000)], 1e-5).epsilon_rdp
+    two = total_cost([SampledGaussian(1.0, 0.01, 1000)], 1e-5, relation="replace_one").epsilon
     assert 2 * one < two < 2.6 * one
 
 
 def test_nothing_costs_nothing() -> None:
-    assert spent([], 1e-5).epsilon == 0 and spent([], 1e-5).method == "nothing"
+    assert total_cost([], 1e-5).epsilon == 0 and total_cost([], 1e-5).method == "nothing"
 
 
 @settings(max_examples=50)
@@ -189,7 +195,7 @@ def test_a_ledger_with_other_events_is_refused(value: object) -> None:
 def test_delta_must_be_a_probability() -> None:
     for delta in (0.0, 1.0, -1.0, math.nan):
         with pytest.raises(ArgumentValueError, match="delta"):
-            spent([Gaussian(1.0)], delta)
+            total_cost([Gaussian(1.0)], delta)
 
 
 def test_installs_without_the_library_account_by_closed_forms(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -200,17 +206,17 @@ def test_installs_without_the_library_account_by_closed_forms(monkeypatch: pytes
     monkeypatch.setitem(sys.modules, "dp_accounting", None)
     monkeypatch.setattr(loss_distribution, "available", lambda: False)
     sampled = [SampledGaussian(1.77, 0.017, 170)]
-    found = spent(sampled, 1e-5)
+    found = total_cost(sampled, 1e-5)
     assert found.epsilon == found.epsilon_rdp and found.epsilon_pld is None and found.method == "rdp"
-    assert spent([Gaussian(1.77)], 1e-5).method == "exact"
+    assert total_cost([Gaussian(1.77)], 1e-5).method == "exact"
     with pytest.raises(ConfigurationError, match=r'pip install "coterie\[server\]"') as caught:
-        spent(sampled, 1e-6, accountant="pld")
+        total_cost(sampled, 1e-6, accountant="pld")
     assert caught.value.reason == "extra_missing"
 
 
 def test_a_loss_distribution_that_nobody_knows_is_refused() -> None:
     with pytest.raises(InputError, match="Concentrated"):
-        spent([Concentrated(0.1)], 1e-5, accountant="pld")
+        total_cost([Concentrated(0.1)], 1e-5, accountant="pld")
 
 
 def test_accounting_is_loaded_only_where_it_is_used() -> None:
@@ -219,7 +225,7 @@ def test_accounting_is_loaded_only_where_it_is_used() -> None:
 
     program = (
         "import sys; from coterie.privacy.dp import accounting, rounds, statement, events; "
-        "accounting.spent([events.Gaussian(1.0)], 1e-5); "
+        "accounting.total_cost([events.Gaussian(1.0)], 1e-5); "
         "print([name for name in sys.modules if name.partition('.')[0] in ('dp_accounting', 'scipy')])"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

@@ -17,7 +17,7 @@ from hypothesis.extra import numpy as arrays
 from coterie import errors
 from coterie.privacy.dp import distributed, spread
 from coterie.privacy.dp.choosing import RARE, choose, overflow
-from coterie.privacy.dp.distributed import Terms, decode, encode, event
+from coterie.privacy.dp.distributed import DistributedNoise, decode, encode, event
 from coterie.privacy.dp.events import Concentrated
 from coterie.privacy.dp.noise import discrete_gaussian
 from coterie.privacy.dp.noise.distributions import DISTRIBUTIONS
@@ -32,7 +32,7 @@ MECHANISMS = DISTRIBUTED
 Vector = npt.NDArray[np.float64]
 
 
-def terms(mechanism: DistributedMechanism = "discrete_gaussian", **changed: Any) -> Terms:
+def terms(mechanism: DistributedMechanism = "discrete_gaussian", **changed: Any) -> DistributedNoise:
     """Of 20 clients with vectors of 300 coordinates."""
     given_terms: dict[str, Any] = {
         "mechanism": mechanism,
@@ -43,7 +43,7 @@ def terms(mechanism: DistributedMechanism = "discrete_gaussian", **changed: Any)
         "bits": 16,
         "length": 300,
     }
-    return Terms(**(given_terms | changed))
+    return DistributedNoise(**(given_terms | changed))
 
 
 def vectors(count: int, length: int, norm: float) -> list[Vector]:
@@ -356,7 +356,7 @@ def test_what_no_grid_fits_is_refused_by_name(
 def test_terms_travel_as_a_signed_message() -> None:
     chosen = choose("skellam", clip=0.3, noise_multiplier=2.0, length=500, clients=50, contributors=40)
     sent = type(chosen.message).model_validate_json(chosen.message.model_dump_json())
-    assert Terms.of(sent, chosen.bits, chosen.length) == chosen
+    assert DistributedNoise.of(sent, chosen.bits, chosen.length) == chosen
 
 
 IMPOSSIBLE: dict[str, dict[str, Any]] = {

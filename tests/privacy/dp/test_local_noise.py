@@ -15,7 +15,7 @@ from coterie import errors
 from coterie.privacy.dp import local, randomised_response, sign_selection
 from coterie.privacy.dp.noise import gaussian
 from coterie.privacy.dp.noise.source import Source
-from coterie.privacy.dp.sign_selection import Shape, best_shape, select
+from coterie.privacy.dp.sign_selection import SelectionShape, best_shape, select
 from coterie.protocol.privacy import LocalLevel
 
 stats: Any = import_module("scipy.stats")
@@ -176,7 +176,7 @@ class Path(Source):
         return self.path[len(self.bounds) - 1] if len(self.bounds) <= len(self.path) else 0
 
 
-def chances(vector: list[float], shape: Shape) -> dict[tuple[int, tuple[int, ...]], Fraction]:
+def chances(vector: list[float], shape: SelectionShape) -> dict[tuple[int, tuple[int, ...]], Fraction]:
     """The exact chance of every selection: all paths through the draws, with their probabilities."""
     found: dict[tuple[int, tuple[int, ...]], Fraction] = {}
     paths: list[tuple[int, ...]] = [()]
@@ -195,7 +195,7 @@ def chances(vector: list[float], shape: Shape) -> dict[tuple[int, tuple[int, ...
 def test_selections_of_any_two_vectors_differ_by_exactly_the_odds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Odds of 3/2 in place of e**ε, 5 coordinates, two of them sent: every draw there is, counted exactly."""
     monkeypatch.setattr(sign_selection, "odds", three_halves)
-    shape = Shape(length=5, top=2, outputs=2, threshold=1)
+    shape = SelectionShape(length=5, top=2, outputs=2, threshold=1)
     one, other = chances([9, 8, 0, -8, -9], shape), chances([-9, 0, 9, 8, -8], shape)
     for found, tops in ((one, {1: {0, 1}, -1: {3, 4}}), (other, {1: {2, 3}, -1: {0, 4}})):
         assert sum(found.values()) == 1
@@ -208,7 +208,7 @@ def test_selections_of_any_two_vectors_differ_by_exactly_the_odds(monkeypatch: p
 
 def test_selections_have_the_promised_probabilities() -> None:
     """χ² of many draws against those chances: sets with a top coordinate e**ε times as likely as the others."""
-    shape, epsilon, count, source = Shape(length=6, top=2, outputs=2, threshold=1), 1.2, 12_000, Source(KEY)
+    shape, epsilon, count, source = SelectionShape(length=6, top=2, outputs=2, threshold=1), 1.2, 12_000, Source(KEY)
     vector = np.array([0.1, 5.0, -7.0, 0.2, 6.0, -8.0])
     seen: Counter[tuple[int, tuple[int, ...]]] = Counter()
     for _ in range(count):
@@ -270,7 +270,7 @@ def test_the_best_shape_is_the_best_of_all() -> None:
 )
 def test_impossible_shapes_are_refused(wrong: tuple[int, int, int, int]) -> None:
     with pytest.raises(errors.ArgumentValueError, match="cannot be chosen"):
-        Shape(*wrong)
+        SelectionShape(*wrong)
 
 
 @pytest.mark.parametrize("length", [2, 3, 10])

@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from coterie import errors
 from coterie.privacy.dp import spread
-from coterie.privacy.dp.distributed import Terms, decode, encode, event
+from coterie.privacy.dp.distributed import DistributedNoise, decode, encode, event
 from coterie.privacy.dp.noise.conditional_rounding import largest_square
 from coterie.privacy.dp.noise.source import Source
 
@@ -60,7 +60,7 @@ def test_the_bound_after_rounding(case: Any) -> None:
 
 @pytest.mark.parametrize("case", cases("encodings"))
 def test_clients_and_their_sum(case: Any) -> None:
-    terms, shared = Terms(**case["terms"]), bytes.fromhex(case["shared"])
+    terms, shared = DistributedNoise(**case["terms"]), bytes.fromhex(case["shared"])
     assert terms.square == case["square"]
     assert event(terms).rho == pytest.approx(case["rho"], rel=1e-12)
     vector = np.array(case["vector"], np.float64)
@@ -76,5 +76,5 @@ def test_clients_and_their_sum(case: Any) -> None:
 @pytest.mark.parametrize("case", cases("refused"))
 def test_impossible_terms(case: Any) -> None:
     with pytest.raises(errors.ArgumentValueError) as caught:
-        Terms(**case["terms"])
+        DistributedNoise(**case["terms"])
     assert caught.value.reason == case["code"]

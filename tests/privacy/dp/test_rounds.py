@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from coterie.errors import ArgumentValueError, ExperimentError
 from coterie.privacy.dp import loss_distribution
-from coterie.privacy.dp.accounting import spent
+from coterie.privacy.dp.accounting import total_cost
 from coterie.privacy.dp.adaptive import bit, bits_stddev, next_clip, updates_multiplier
 from coterie.privacy.dp.calibration import analytic_gaussian, calibrate, concentrated_rho
 from coterie.privacy.dp.events import Approximate, Concentrated, Event, Gaussian, Pure, SampledGaussian, merged
 from coterie.privacy.dp.participation import check_policy, may_take_part, most_participations, required_rest
-from coterie.privacy.dp.rounds import Draws, Measured, multiplier, round_cost, round_noise, whole_cost
+from coterie.privacy.dp.rounds import Draws, RoundCost, multiplier, round_cost, round_noise, whole_cost
 from coterie.privacy.dp.schedules import SCHEDULES, exponential_decay, step_decay, time_decay
 from coterie.protocol.privacy import AdaptiveClip, ExampleLevel, LocalLevel, UserLevel
 
@@ -52,9 +52,9 @@ def costs(privacy: UserLevel, rounds: range) -> list[Event]:
 @pytest.mark.parametrize("name", ASKED)
 def test_all_rounds_cost_what_is_claimed_and_that_is_what_was_asked(name: str) -> None:
     privacy = user(name)
-    claim = spent(whole_cost(privacy, ROUNDS, cohort=COHORT), privacy.delta).epsilon
+    claim = total_cost(whole_cost(privacy, ROUNDS, cohort=COHORT), privacy.delta).epsilon
     assert 8.0 * (1 - 2e-4) < claim <= 8.0
-    summed = spent(costs(privacy, range(1, ROUNDS + 1)), privacy.delta).epsilon
+    summed = total_cost(costs(privacy, range(1, ROUNDS + 1)), privacy.delta).epsilon
     assert summed == pytest.approx(claim, rel=1e-9)
 
 
@@ -62,7 +62,7 @@ def test_all_rounds_cost_what_is_claimed_and_that_is_what_was_asked(name: str) -
 def test_a_given_multiplier_is_used_as_it_is(name: str) -> None:
     privacy = user(name, epsilon=None, noise_multiplier=1.3)
     assert multiplier(privacy, ROUNDS) == 1.3
-    assert spent(whole_cost(privacy, ROUNDS, cohort=COHORT), 1e-5).epsilon > 0
+    assert total_cost(whole_cost(privacy, ROUNDS, cohort=COHORT), 1e-5).epsilon > 0
 
 
 def _worst_by_trying(privacy: UserLevel, released: tuple[int, ...]) -> float:
@@ -100,7 +100,7 @@ def test_abandoned_rounds_of_correlated_noise_are_charged_by_the_next(name: str)
     privacy = user(name)
     every = merged(costs(privacy, range(1, 10)))
     some = merged((*costs(privacy, range(1, 4)), *round_cost(privacy, 9, ROUNDS, released=(1, 2, 3), cohort=COHORT)))
-    assert spent(some, 1e-5).epsilon == pytest.approx(spent(every, 1e-5).epsilon)
+    assert total_cost(some, 1e-5).epsilon == pytest.approx(total_cost(every, 1e-5).epsilon)
 
 
 def test_bits_and_updates_cost_what_the_updates_alone_would(known: dict[str, Any]) -> None:
@@ -109,9 +109,9 @@ def test_bits_and_updates_cost_what_the_updates_alone_would(known: dict[str, Any
     assert bits == case["bits"]
     updates = updates_multiplier(case["multiplier"], bits)
     assert updates == pytest.approx(case["updates"], abs=1e-6)
-    assert merged([Gaussian(updates), Gaussian(2 * bits)]) == merged([Gaussian(case["multiplier"])]) or spent(
+    assert merged([Gaussian(updates), Gaussian(2 * bits)]) == merged([Gaussian(case["multiplier"])]) or total_cost(
         [Gaussian(updates), Gaussian(2 * bits)], 1e-5
-    ).epsilon == pytest.approx(spent([Gaussian(1.0)], 1e-5).epsilon, rel=1e-9)
+    ).epsilon == pytest.approx(total_cost([Gaussian(1.0)], 1e-5).epsilon, rel=1e-9)
     events = round_cost(user("adaptive"), 1, ROUNDS, released=(), cohort=COHORT)
     assert len(events) == 2
     with pytest.raises(ExperimentError, match="raise bits_noise well above"):
@@ -133,7 +133,7 @@ def test_the_clip_finds_the_quantile() -> None:
 
 def test_distributed_noise_is_charged_as_measured_and_as_often_as_a_device_may_come() -> None:
     privacy = user("discrete_gaussian")
-    measured = Measured(Concentrated(0.02, 1e-6, 1e-20), Concentrated(0.001))
+    measured = RoundCost(Concentrated(0.02, 1e-6, 1e-20), Concentrated(0.001))
     charged = [
         event
         for round in range(1, ROUNDS + 1)
@@ -146,7 +146,7 @@ def test_distributed_noise_is_charged_as_measured_and_as_often_as_a_device_may_c
 def test_local_uploads_are_charged_one_by_one() -> None:
     gaussian = LocalLevel(mechanism="gaussian", epsilon=2.0, delta=1e-5)
     (event,) = round_cost(gaussian, 3, ROUNDS, released=(1, 2), cohort=COHORT)
-    assert spent([event], 1e-5).epsilon == pytest.approx(2.0, rel=1e-9)
+    assert total_cost([event], 1e-5).epsilon == pytest.approx(2.0, rel=1e-9)
     pure = LocalLevel(mechanism="sign_ds", epsilon=2.0)
     assert round_cost(pure, 3, ROUNDS, released=(1, 2), cohort=COHORT) == (Pure(2.0),)
     assert whole_cost(pure, ROUNDS, cohort=COHORT) == (Pure(2.0, ROUNDS),)
@@ -167,7 +167,7 @@ def test_rows_of_a_device_are_charged_by_its_draws(monkeypatch: pytest.MonkeyPat
     # By Rényi divergences, which is quick; the other way is calibrated below.
     monkeypatch.setattr(loss_distribution, "available", lambda: False)
     asked = ExampleLevel(clip=1.0, delta=1.1e-5, epsilon=3.0)
-    claim = spent(whole_cost(asked, 4, cohort=COHORT, draws=draws), 1.1e-5).epsilon
+    claim = total_cost(whole_cost(asked, 4, cohort=COHORT, draws=draws), 1.1e-5).epsilon
     assert 2.99 < claim <= 3.0
 
 
@@ -180,12 +180,12 @@ def test_calibration_meets_the_known_answers(known: dict[str, Any], place: int) 
 
     if place < 2:
         # Looking is enough where seeking takes long: the known answer costs what it should.
-        cost = spent(events(case["multiplier"]), case["delta"]).epsilon
+        cost = total_cost(events(case["multiplier"]), case["delta"]).epsilon
         assert cost == pytest.approx(case["epsilon"], rel=1e-3)
         return
     found = calibrate(events, case["epsilon"], case["delta"])
     assert found == pytest.approx(case["multiplier"], rel=3e-4)
-    assert spent(events(found), case["delta"]).epsilon <= case["epsilon"]
+    assert total_cost(events(found), case["delta"]).epsilon <= case["epsilon"]
 
 
 def test_the_analytic_gaussian_is_known_and_beats_the_textbook(known: dict[str, Any]) -> None:
@@ -194,15 +194,19 @@ def test_the_analytic_gaussian_is_known_and_beats_the_textbook(known: dict[str, 
     assert analytic_gaussian(1.0, 1e-6, sensitivity=3.0) == 3 * analytic_gaussian(1.0, 1e-6)
     # The textbook's formula promises epsilon 10 with this deviation, and is wrong above 1.
     textbook = (2 * 14.038654) ** 0.5 / 10
-    assert spent([Gaussian(textbook)], 1e-6).epsilon > 10
+    assert total_cost([Gaussian(textbook)], 1e-6).epsilon > 10
     for epsilon, delta in ((0.01, 1e-5), (1.0, 1e-10), (50.0, 1e-5)):
-        assert spent([Gaussian(analytic_gaussian(epsilon, delta))], delta).epsilon == pytest.approx(epsilon, rel=1e-6)
+        assert total_cost([Gaussian(analytic_gaussian(epsilon, delta))], delta).epsilon == pytest.approx(
+            epsilon, rel=1e-6
+        )
 
 
 def test_concentrated_noise_is_calibrated_from_above() -> None:
     for epsilon, delta in ((0.1, 1e-6), (8.0, 1e-5), (100.0, 1e-9)):
         rho = concentrated_rho(epsilon, delta)
-        assert epsilon * 0.999 < spent([Concentrated(rho, whole_orders=True)], delta).epsilon <= epsilon * (1 + 1e-9)
+        assert (
+            epsilon * 0.999 < total_cost([Concentrated(rho, whole_orders=True)], delta).epsilon <= epsilon * (1 + 1e-9)
+        )
 
 
 def test_impossible_targets_are_refused() -> None:

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from coterie.errors import ExperimentError
-from coterie.privacy.dp.accounting import spent
+from coterie.privacy.dp.accounting import total_cost
 from coterie.privacy.dp.events import Concentrated
-from coterie.privacy.dp.rounds import Draws, Measured, whole_cost
+from coterie.privacy.dp.rounds import Draws, RoundCost, whole_cost
 from coterie.privacy.dp.statement import Trust, statement, trusted
 from coterie.protocol.conversion import to_json
 from coterie.protocol.mechanisms import DISTRIBUTED
@@ -61,7 +61,7 @@ def test_no_amplification_is_claimed_for_devices_that_check_in() -> None:
     """Two of a million devices a round cost what two of two would."""
     privacy = user(noise_multiplier=1.0, epsilon=None)
     few, many = (statement(privacy, 5, cohort=cohort) for cohort in (2, 10**6))
-    assert few.claim.epsilon == many.claim.epsilon == spent(whole_cost(privacy, 5, cohort=2), 1e-5).epsilon
+    assert few.claim.epsilon == many.claim.epsilon == total_cost(whole_cost(privacy, 5, cohort=2), 1e-5).epsilon
     assert "no amplification by sampling: devices check in when they like" in few.assumptions
 
 
@@ -97,8 +97,8 @@ def test_every_release_is_named() -> None:
 
 def test_what_noise_really_costs_is_what_is_stated() -> None:
     privacy = user(mechanism="discrete_gaussian", max_participations=3)
-    dear = statement(privacy, 10, cohort=100, mode="consistent", measured=Measured(Concentrated(1.0)))
-    assert dear.claim.epsilon == spent([Concentrated(3.0)], 1e-5).epsilon > 8.0
+    dear = statement(privacy, 10, cohort=100, mode="consistent", measured=RoundCost(Concentrated(1.0)))
+    assert dear.claim.epsilon == total_cost([Concentrated(3.0)], 1e-5).epsilon > 8.0
 
 
 def test_rows_need_their_draws() -> None:

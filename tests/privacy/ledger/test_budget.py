@@ -11,8 +11,8 @@ from ledger_kit import KEY, PEOPLE, adding, cost
 from coterie import errors
 from coterie.privacy.ledger.budget import YEAR_MS, clock, excess, refusal
 from coterie.privacy.ledger.chain import Entry, Head, check, link
-from coterie.privacy.ledger.events import EACH, YEAR, Bound, Cause, Event, Limit, Refund, Reserve, Spend
-from coterie.privacy.ledger.state import Standing, State, fold
+from coterie.privacy.ledger.events import EACH, YEAR, Bound, Event, Limit, Refund, RefundCause, Reserve, Spend
+from coterie.privacy.ledger.state import CostState, State, fold
 
 DAY = 24 * 3600 * 1000
 NOW = 50 * YEAR_MS
@@ -43,7 +43,7 @@ CASES: dict[str, tuple[list[tuple[int, Event]], float, str | None]] = {
     "a refund does not": (
         limits(own=3)
         + paid("exp_a", 1, 2, NOW)[:1]
-        + [(NOW, Refund(experiment="exp_a", round=1, cause=Cause.ABANDONED))],
+        + [(NOW, Refund(experiment="exp_a", round=1, cause=RefundCause.ABANDONED))],
         2,
         None,
     ),
@@ -134,12 +134,12 @@ class Rounds(RuleBasedStateMachine):
     def end(self, experiment: str, round: int, refund: bool) -> None:
         """A round pays or is given up; whatever is not reserved is refused and changes nothing."""
         event: Event = (
-            Refund(experiment=experiment, round=round, cause=Cause.ABANDONED)
+            Refund(experiment=experiment, round=round, cause=RefundCause.ABANDONED)
             if refund
             else Spend(experiment=experiment, round=round)
         )
         charge = self.state.charge(experiment, round)
-        if charge is None or charge.standing is not Standing.RESERVED:
+        if charge is None or charge.standing is not CostState.RESERVED:
             with pytest.raises(errors.Conflict):
                 fold([(clock(self.state, self.now), event)], self.state)
             return

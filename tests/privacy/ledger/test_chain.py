@@ -14,10 +14,10 @@ from coterie.privacy.ledger.events import (
     EACH,
     YEAR,
     Bound,
-    Cause,
     Event,
     Limit,
     Refund,
+    RefundCause,
     Reserve,
     Spend,
     event_from_json,
@@ -32,7 +32,7 @@ STORY: tuple[tuple[int, Event], ...] = (
     (1500, Reserve(experiment="exp_a", round=1, cost=cost(1.5))),
     (1700, Spend(experiment="exp_a", round=1, noise=commitment(b"s" * 32))),
     (1700, Reserve(experiment="exp_a", round=2, cost=cost(1.5) + cost(0.5))),
-    (1900, Refund(experiment="exp_a", round=2, cause=Cause.STOPPED)),
+    (1900, Refund(experiment="exp_a", round=2, cause=RefundCause.STOPPED)),
     (2000, Limit(scope=YEAR, bound=None)),
 )
 
@@ -112,7 +112,7 @@ IMPOSSIBLE: dict[str, tuple[tuple[tuple[int, Event], ...], str]] = {
     "spend of nothing": (((1, Spend(experiment="e", round=1)),), "not reserved"),
     "spend twice": ((*STORY[2:4], (1800, Spend(experiment="exp_a", round=1))), "is spent"),
     "refund of what is spent": (
-        (*STORY[2:4], (1800, Refund(experiment="exp_a", round=1, cause=Cause.ABANDONED))),
+        (*STORY[2:4], (1800, Refund(experiment="exp_a", round=1, cause=RefundCause.ABANDONED))),
         "is spent",
     ),
     "reserve twice": ((STORY[2], (1600, Reserve(experiment="exp_a", round=1, cost=cost(1)))), "is reserved"),

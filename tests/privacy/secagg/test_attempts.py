@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coterie.privacy.secagg import server
-from coterie.privacy.secagg.server import Cause, SecAggPhase
+from coterie.privacy.secagg.server import AttemptFailure, SecAggPhase
 from coterie.protocol.secagg import SecureMode
 
 PHASES = ("shares", "masked", "agreement", "reveal")
@@ -70,14 +70,14 @@ def test_every_attempt_ends_with_the_exact_sum_or_with_a_cause(mode: SecureMode,
 @pytest.mark.parametrize(
     "drops,cause",
     [
-        ({"shares": range(8)}, Cause.TOO_FEW_DEALT),
-        ({"masked": range(8)}, Cause.TOO_FEW_SURVIVORS),
-        ({"agreement": range(8)}, Cause.TOO_FEW_AGREED),
-        ({"reveal": range(8)}, Cause.TOO_FEW_REVEALED),
+        ({"shares": range(8)}, AttemptFailure.TOO_FEW_DEALT),
+        ({"masked": range(8)}, AttemptFailure.TOO_FEW_SURVIVORS),
+        ({"agreement": range(8)}, AttemptFailure.TOO_FEW_AGREED),
+        ({"reveal": range(8)}, AttemptFailure.TOO_FEW_REVEALED),
     ],
     ids=str,
 )
-def test_too_few_clients_end_an_attempt_with_a_cause(drops: dict[str, range], cause: Cause) -> None:
+def test_too_few_clients_end_an_attempt_with_a_cause(drops: dict[str, range], cause: AttemptFailure) -> None:
     attempt = run(start(12, terms("consistent")), drops)
     assert (attempt.coordinator.phase, attempt.coordinator.cause) == (SecAggPhase.FAILED, cause)
     assert (server.outcome_for(attempt.coordinator).detail or "").startswith(cause.sentence)
@@ -85,6 +85,6 @@ def test_too_few_clients_end_an_attempt_with_a_cause(drops: dict[str, range], ca
 
 def test_an_attempt_of_too_few_clients_or_too_weak_terms_has_no_roster() -> None:
     few = run(start(4))
-    assert (few.coordinator.phase, few.coordinator.cause) == (SecAggPhase.FAILED, Cause.TOO_FEW_CLIENTS)
+    assert (few.coordinator.phase, few.coordinator.cause) == (SecAggPhase.FAILED, AttemptFailure.TOO_FEW_CLIENTS)
     weak = run(start(6, terms("consistent", corrupt=0.5)))
-    assert (weak.coordinator.phase, weak.coordinator.cause) == (SecAggPhase.FAILED, Cause.NO_PARAMETERS)
+    assert (weak.coordinator.phase, weak.coordinator.cause) == (SecAggPhase.FAILED, AttemptFailure.NO_PARAMETERS)

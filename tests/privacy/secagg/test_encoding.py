@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from coterie.errors import ExperimentError, UpdateRefused
 from coterie.privacy.secagg.decoding import decode
-from coterie.privacy.secagg.encoding import Binding, Encoded, describe, encode, vector_spec
+from coterie.privacy.secagg.encoding import Binding, EncodedVector, describe, encode, vector_spec
 from coterie.privacy.secagg.ring_sections import ring_sections
 from coterie.protocol import spread
 from coterie.protocol.codecs.grid import EXTENT
@@ -38,7 +38,7 @@ def update(number: int, *, weight: int, length: float = 1.0) -> dict[str, np.nda
     return {"delta": vector.astype(np.float32), METRICS: sums}
 
 
-def total_of(sent: list[Encoded], sections: tuple[Any, ...]) -> np.ndarray[Any, Any]:
+def total_of(sent: list[EncodedVector], sections: tuple[Any, ...]) -> np.ndarray[Any, Any]:
     """What the server has when all masks are gone: the sum modulo 2**bits of each section."""
     spec = vector_spec(sections)
     total = np.stack([one.vector.astype(np.uint64) for one in sent]).sum(axis=0)
@@ -163,14 +163,14 @@ def test_counts_of_clients_come_out_whole() -> None:
     metrics = ("examples", "loss", "accuracy")
     specs = (SectionSpec.extra(METRICS, 3, value_range=(-1e30, 1e30)), spread.section(metrics))
     sections = ring_sections(specs, clients=3, weight_cap=1000, norm=1.0)
-    sent: list[Encoded] = []
+    sent: list[EncodedVector] = []
     sums = [MetricSums({"examples": 10.0 * n, "loss": 7.0 * n * n, "accuracy": 9.0}) for n in (1, 2, 3)]
     for n, one in enumerate(sums):
         made = {METRICS: one.to_vector(metrics), spread.SECTION: spread.histogram(metrics, one)}
         sent.append(encode(sections, specs, made, weight=5, weight_cap=1000, binding=BINDING, entropy=source(n)))
     found = decode(sections, specs, total_of(sent, sections), survivors=3, weight_cap=1000, binding=BINDING)
-    counted = spread.counted(metrics, found.sections[spread.SECTION].astype(np.float32), clients=3)
-    expected = [spread.counted(metrics, spread.histogram(metrics, one)) for one in sums]
+    counted = spread.count_sums(metrics, found.sections[spread.SECTION].astype(np.float32), clients=3)
+    expected = [spread.count_sums(metrics, spread.histogram(metrics, one)) for one in sums]
     assert counted == expected[0].merge(expected[1]).merge(expected[2])
 
 

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from coterie import errors
 from coterie.privacy.entropy import draw
 from coterie.privacy.secagg import channel
-from coterie.privacy.secagg.context import Context
-from coterie.privacy.secagg.keys import KeyPair, Place, agree, agree_each, expand, is_canonical, pair_info
+from coterie.privacy.secagg.context import AttemptContext
+from coterie.privacy.secagg.keys import KeyPair, RosterKey, agree, agree_each, expand, is_canonical, pair_info
 from coterie.privacy.secagg.parameters import parameters
 
-CONTEXT = Context(
+CONTEXT = AttemptContext(
     attempt="attempt-1",
     plan="aa" * 32,
     model="bb" * 32,
@@ -41,7 +41,7 @@ OTHERS = {
 @pytest.mark.parametrize("what", OTHERS)
 def test_who_disagrees_about_anything_derives_another_secret_and_opens_no_box(what: str) -> None:
     one, other = KeyPair.generate(), KeyPair.generate()
-    places = Place(0, one.public), Place(1, other.public)
+    places = RosterKey(0, one.public), RosterKey(1, other.public)
     ours, theirs = (pair_info(context, "mask", *places) for context in (CONTEXT, OTHERS[what]))
     assert agree(one.private, other.public, ours) != agree(other.private, one.public, theirs)
     key = os.urandom(32)
@@ -52,14 +52,14 @@ def test_who_disagrees_about_anything_derives_another_secret_and_opens_no_box(wh
 
 def test_a_common_secret_has_no_order_but_a_purpose_places_and_keys() -> None:
     one, other, third = (KeyPair.generate() for _ in range(3))
-    a, b = Place(4, one.public), Place(9, other.public)
+    a, b = RosterKey(4, one.public), RosterKey(9, other.public)
     info = pair_info(CONTEXT, "mask", a, b)
     assert info == pair_info(CONTEXT, "mask", b, a)
     different = {
         pair_info(CONTEXT, "channel", a, b),
-        pair_info(CONTEXT, "mask", Place(5, one.public), b),
-        pair_info(CONTEXT, "mask", a, Place(9, third.public)),
-        pair_info(CONTEXT, "mask", Place(4, other.public), Place(9, one.public)),
+        pair_info(CONTEXT, "mask", RosterKey(5, one.public), b),
+        pair_info(CONTEXT, "mask", a, RosterKey(9, third.public)),
+        pair_info(CONTEXT, "mask", RosterKey(4, other.public), RosterKey(9, one.public)),
     }
     assert len(different | {info}) == 5
 

@@ -12,7 +12,7 @@ from coterie.privacy.secagg import client, server
 from coterie.privacy.secagg.opening import Sealed, open_all
 from coterie.privacy.secagg.ring import pack, reduced, unpack
 from coterie.privacy.secagg.roster import keys_message
-from coterie.privacy.secagg.server import Blame, Cause, SecAggPhase
+from coterie.privacy.secagg.server import AttemptFailure, Blame, SecAggPhase
 from coterie.privacy.secagg.shamir import PRIME, share
 from coterie.protocol.secagg import AdvertiseKeys, Agreement, Reveal, SecureMode, Shares, to_base64
 from coterie.protocol.signing import Domain
@@ -74,7 +74,7 @@ def test_wrong_shares_are_found_and_the_rest_opens_the_sum(mode: SecureMode, kin
 def test_too_many_wrong_shares_fail_and_name_whose_secret_stays_shut(mode: SecureMode) -> None:
     attempt = up_to_reveal(mode, 9, {8})
     attempt.reveal(lying({0, 1, 2, 3, 4, 5}, "mask_shares"))
-    assert (attempt.coordinator.phase, attempt.coordinator.cause) == (SecAggPhase.FAILED, Cause.WRONG_SHARES)
+    assert (attempt.coordinator.phase, attempt.coordinator.cause) == (SecAggPhase.FAILED, AttemptFailure.WRONG_SHARES)
     assert attempt.coordinator.blamed == (Blame(8),)
     assert attempt.coordinator.revealed == {}
     # The client at place 8 is honest: nothing may say that it dealt wrong shares.
@@ -91,7 +91,7 @@ def test_a_commitment_to_another_seed_is_blamed_on_its_dealer(mode: SecureMode) 
     attempt.mask()
     attempt.agree()
     attempt.reveal()
-    assert attempt.coordinator.cause is Cause.WRONG_SHARES
+    assert attempt.coordinator.cause is AttemptFailure.WRONG_SHARES
     assert attempt.coordinator.blamed == (Blame(3),)
 
 
@@ -116,7 +116,7 @@ def test_a_rebuilt_key_must_be_that_of_the_public_key() -> None:
     attempt.gone |= {4}
     attempt.mask()
     attempt.reveal()
-    assert attempt.coordinator.cause is Cause.WRONG_SHARES
+    assert attempt.coordinator.cause is AttemptFailure.WRONG_SHARES
     assert attempt.coordinator.blamed == (Blame(4),)
 
 

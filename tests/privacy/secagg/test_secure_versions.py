@@ -9,7 +9,7 @@ import pytest
 
 from coterie.aggregation.compiling.compile import compile_plan
 from coterie.aggregation.experiment import Experiment
-from coterie.aggregation.fold.ring import Opening, Summed, ring_fold
+from coterie.aggregation.fold.ring import RingFoldTerms, Summed, ring_fold
 from coterie.aggregation.plan.manifest import Manifest
 from coterie.aggregation.secure import SecureResult, secure_aggregate, secure_evaluation, secure_terms
 from coterie.aggregation.server_optimizers import server_sgd
@@ -83,7 +83,7 @@ def words(agreed: SecureTerms, index: int) -> bytes:
 
 
 def simulated(agreed: SecureTerms, who: list[int]) -> Aggregate:
-    opening = Opening(terms=agreed, base=DIGEST, groups=1, expected=CLIENTS, rule="mean", central=None, fewest=2)
+    opening = RingFoldTerms(terms=agreed, base=DIGEST, groups=1, expected=CLIENTS, rule="mean", central=None, fewest=2)
     reading = in_secret(dict.fromkeys(range(CLIENTS), 0))
     collector = Collector(MANIFEST, DIGEST, ring_fold(MANIFEST, opening), reading, WorkShares(1))
     for index in who:
@@ -186,7 +186,7 @@ def test_a_survey_comes_out_as_the_sum_of_what_clients_measured() -> None:
         )
         total += np.frombuffer(in_ring(MANIFEST, "evaluate", index, vectors, 4 + index, asked)[0], np.uint32)
         expected = expected.merge(sums).merge(
-            spread.counted(MANIFEST.metrics, spread.histogram(MANIFEST.metrics, sums))
+            spread.count_sums(MANIFEST.metrics, spread.histogram(MANIFEST.metrics, sums))
         )
     found = secure_evaluation(MANIFEST, terms=agreed, base=DIGEST, total=reduced(total, spec), survivors=5)
     assert found.sums.keys() == expected.sums.keys()

@@ -9,8 +9,8 @@ import pytest
 
 from coterie import errors
 from coterie.privacy.secagg import channel, graph, ring, shamir
-from coterie.privacy.secagg.context import Context
-from coterie.privacy.secagg.keys import KeyPair, Place, agree, derive, expand, pair_info
+from coterie.privacy.secagg.context import AttemptContext
+from coterie.privacy.secagg.keys import KeyPair, RosterKey, agree, derive, expand, pair_info
 from coterie.privacy.secagg.masks import MaskSeed, add_masks, mask_words
 from coterie.privacy.secagg.parameters import Parameters, parameters
 from coterie.protocol.canonical import canonical_json
@@ -63,9 +63,9 @@ def test_order(case: Any) -> None:
     assert list(graph.order([raw(key) for key in case["keys"]], case["attempt"])) == case["order"]
 
 
-def _context(value: Any) -> Context:
+def _context(value: Any) -> AttemptContext:
     arguments: dict[str, Any] = {**value, "parameters": Parameters(**value["parameters"])}
-    return Context(**arguments)
+    return AttemptContext(**arguments)
 
 
 @pytest.mark.parametrize("case", cases("keys", "context"))
@@ -81,7 +81,7 @@ def test_agreements(case: Any) -> None:
     context = _context(json.loads(FILES["keys"]["context"][0]["json"]))
     publics = [raw(public) for public in case["publics"]]
     assert [KeyPair.from_private(raw(private)).public for private in case["privates"]] == publics
-    places = [Place(*place) for place in zip(case["positions"], publics, strict=True)]
+    places = [RosterKey(*place) for place in zip(case["positions"], publics, strict=True)]
     for one, other in ((0, 1), (1, 0)):
         info = pair_info(context, case["purpose"], places[one], places[other])
         assert info.hex() == case["info"]

@@ -3,7 +3,7 @@
 import sqlalchemy as sa
 from alembic import op
 
-from coterie.protocol.lineage import GENESIS, Link, head
+from coterie.protocol.lineage import GENESIS, LineageLink, head
 
 revision = "0006"
 down_revision = "0005"
@@ -27,7 +27,7 @@ def upgrade() -> None:
             sa.text("UPDATE models SET before = :before WHERE experiment = :experiment AND round = :round"),
             {"before": before, "experiment": experiment, "round": round},
         )
-        heads[experiment] = head(before, Link(round=round, version=version), experiment=experiment, plan=plan)
+        heads[experiment] = head(before, LineageLink(round=round, version=version), experiment=experiment, plan=plan)
     with op.batch_alter_table("models", schema=None) as batch_op:
         batch_op.alter_column("before", server_default=None)
 
