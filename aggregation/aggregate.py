@@ -70,10 +70,10 @@ class AggregateResult:
 def aggregate_updates(
     manifest: Manifest,
     *,
-    base: Path,
+    base: Path | bytes,
     updates: Sequence[Path | UpdateFile],
     server: ServerOptimizer,
-    server_state: Path | None,
+    server_state: Path | bytes | None,
     out: Path,
     rule: str = "mean",
     trusted: str | None = None,
@@ -83,8 +83,8 @@ def aggregate_updates(
 ) -> AggregateResult:
     """Aggregate the updates and write the next model version into the folder ``out``.
 
-    base: the version's file that the round began with.
-    server_state: the state file of the round before, None at first.
+    base: the version that the round began with, a file or its bytes.
+    server_state: the state of the round before, a file or its bytes; None at first.
     rule: the text of the reducer of all sections that are means, which it sees as one vector; sections that are sums
         are always summed. A rule that needs every single update cannot use an accumulator, and counts updates alike
         whatever their weight or lag.
@@ -104,7 +104,7 @@ def aggregate_updates(
     layout, chosen = manifest.layout, reducer(rule)
     data = bytes_of(base)
     digest = sha256_hex(data)
-    before: State = {} if server_state is None else read_file(server_state)
+    before: State = {} if server_state is None else decode_tensors(bytes_of(server_state))
     terms = count_terms(chosen, weight_cap=weight_cap, exponent=lags.exponent, hidden=central is not None)
     fold = open_fold(manifest, chosen, trusted=trusted, central=central, server=before)
     older = {path: sha256_hex(bytes_of(path)) for path in set(lags.bases.values())}

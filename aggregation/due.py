@@ -1,17 +1,18 @@
-"""What is due for a round: pure, read from the round's value alone, by one literal table.
+"""What is due for a round: pure, read from the round's value and, where it waits for secret sums, from where their
+attempts are, by two literal tables.
 
-    due(round) -> what its host has to see to now
+    due(round, attempts) -> what its host has to see to now
 
 A coordinator and a simulation ask the same question. What is due states absolute wishes ("this many slots are open"),
 so performing it twice is harmless, and whoever died in between asks again and goes on.
 
 * `Ask`: devices are wanted for tasks; with a deadline where the round waits for them.
 * `Close`: whatever is still out of tasks of a kind is taken back; none of it can be accepted any more.
-* `Do`: work that takes time. The host reports its result with an event, but for `Work.CLEAN`, after which nothing is
-  due any more.
+* `Do`: work that takes time. The host reports its result with an event; of work on an attempt, the attempt's own state
+  tells it.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -23,6 +24,9 @@ class Work(StrEnum):
     """Work that takes time. ``sentence`` says it to people."""
 
     AGGREGATE = "aggregate"
+    BEGIN_ATTEMPT = "begin_attempt"
+    END_PHASE = "end_phase"
+    UNMASK = "unmask"
     SUM = "sum"
     EVALUATE = "evaluate"
     SUM_EVALUATIONS = "sum_evaluations"
@@ -38,13 +42,50 @@ class Work(StrEnum):
 _SENTENCES: Mapping[Work, str] = {
     Work.AGGREGATE: "Make a version of the accepted updates, with the noise that privacy asks for: "
     "`AggregateReady`, `AggregateFailed`.",
-    Work.SUM: "Add the updates up secretly, open the sum and make a version of it: `AggregateReady`, "
+    Work.BEGIN_ATTEMPT: "Name the clients of the attempt, and ask them for shares.",
+    Work.END_PHASE: "Ask the clients that answered for the next messages of the attempt.",
+    Work.UNMASK: "Open the sum of the attempt: add the masked vectors up and take the masks off.",
+    Work.SUM: "Make a version of the opened sums, with the noise that privacy asks for: `AggregateReady`, "
     "`AggregateFailed`.",
     Work.EVALUATE: "Measure the candidate on the coordinator's rows: `Evaluated`.",
-    Work.SUM_EVALUATIONS: "Add up secretly what devices measured: `EvaluationSummed`.",
+    Work.SUM_EVALUATIONS: "Read the opened sum of what devices measured: `EvaluationSummed`.",
     Work.COMMIT: "As one step, make the version the experiment's model and settle its updates: `Committed`.",
-    Work.CLEAN: "Delete the update files of the round that is over.",
+    Work.CLEAN: "Delete the update files of the round that is over: `Cleaned`.",
 }
+SUMS: Mapping[Work, Kind] = {Work.SUM: "train", Work.SUM_EVALUATIONS: "evaluate"}
+"""Work on secret sums: of which tasks."""
+
+
+class AttemptStage(StrEnum):
+    """What an attempt at a secret sum waits for, of those that are not over."""
+
+    GATHERING = "gathering"
+    ASKING = "asking"
+    ANSWERED = "answered"
+    CLOSED = "closed"
+    OPENED = "opened"
+
+
+ATTEMPTS: Mapping[AttemptStage, tuple[str, Work | None]] = {
+    AttemptStage.GATHERING: ("its clients report that they are ready", Work.BEGIN_ATTEMPT),
+    AttemptStage.ASKING: ("messages of a phase are awaited", None),
+    AttemptStage.ANSWERED: ("all have answered, or their time is over", Work.END_PHASE),
+    AttemptStage.CLOSED: ("all that opens the sum is here", Work.UNMASK),
+    AttemptStage.OPENED: ("the sum is open", None),
+}
+"""What is due for an attempt whose sum its round waits for."""
+
+
+@dataclass(frozen=True)
+class SumAttempt:
+    """An attempt at a secret sum of a round, as far as what is due depends on it.
+
+    kind: of the tasks whose results it sums.
+    """
+
+    id: str
+    kind: Kind
+    stage: AttemptStage
 
 
 @dataclass(frozen=True)
@@ -52,10 +93,14 @@ class Do:
     """Do this work.
 
     version: what it is about, where it is about a version.
+    noised: that the coordinator's own noise goes into the result, before anybody sees it.
+    attempt: what it is about, where it is about an attempt.
     """
 
     work: Work
     version: str | None = None
+    noised: bool = False
+    attempt: str | None = None
 
 
 @dataclass(frozen=True)
@@ -138,6 +183,10 @@ def _evaluations_await_sum(round: Round) -> bool:
     return round.survey_closed
 
 
+def _has_files(round: Round) -> bool:
+    return not round.cleaned
+
+
 @dataclass(frozen=True)
 class Duty:
     """One row: in which case of a phase it holds, the work that is due then, and the kind of task it waits for."""
@@ -160,17 +209,20 @@ DUE: Mapping[RoundPhase, tuple[Duty, ...]] = {
         Duty(awaits="evaluate", case="while devices are asked"),
     ),
     RoundPhase.COMMITTING: (Duty(Work.COMMIT),),
-    RoundPhase.COMMITTED: (Duty(Work.CLEAN),),
-    RoundPhase.ABANDONED: (Duty(Work.CLEAN),),
+    RoundPhase.COMMITTED: (Duty(Work.CLEAN, holds=_has_files, case="until that is done"),),
+    RoundPhase.ABANDONED: (Duty(Work.CLEAN, holds=_has_files, case="until that is done"),),
 }
-"""The first row of a phase that holds."""
+"""The first row of a phase that holds; where none does, nothing is due any more."""
 
 
-def due(round: Round) -> tuple[Due, ...]:
-    """What the host has to see to now: tasks to take back first, then work, then devices to ask."""
-    duty = next(row for row in DUE[round.phase] if row.holds(round))
+def due(round: Round, attempts: Sequence[SumAttempt] = ()) -> tuple[Due, ...]:
+    """What the host has to see to now: tasks to take back first, then work, then devices to ask.
+
+    attempts: of the round, but for those that are over; none where the host sums without them.
+    """
+    duty = next((row for row in DUE[round.phase] if row.holds(round)), Duty())
     closes = (Close(kind) for kind in KINDS if not accepts(round, kind) and not _leased_tasks(round, kind))
-    work = () if duty.work is None else (Do(duty.work, round.version),)
+    work = () if duty.work is None else _work(duty.work, round, attempts)
     asks = (
         Ask(kind, open_slots(round, kind), _deadline_s(round.config, kind) if duty.awaits == kind else None)
         for kind in KINDS
@@ -179,9 +231,25 @@ def due(round: Round) -> tuple[Due, ...]:
     return (*closes, *work, *asks)
 
 
+def _work(work: Work, round: Round, attempts: Sequence[SumAttempt]) -> tuple[Do, ...]:
+    """The work; as long as sums that it needs are not all open, what opens them."""
+    needed = [attempt for attempt in attempts if attempt.kind == SUMS.get(work)]
+    if all(attempt.stage is AttemptStage.OPENED for attempt in needed):
+        noised = round.config.noised and work in (Work.AGGREGATE, Work.SUM)
+        return (Do(work, round.version, noised),)
+    steps = [(ATTEMPTS[attempt.stage][1], attempt.id) for attempt in needed]
+    return tuple(Do(step, attempt=attempt) for step, attempt in steps if step is not None)
+
+
+def do_due(round: Round) -> Do | None:
+    """The work that the round itself waits for, if any; that of its attempts may come before."""
+    return next((entry for entry in due(round) if isinstance(entry, Do)), None)
+
+
 def work_due(round: Round) -> Work | None:
-    """The work that is due, if any."""
-    return next((entry.work for entry in due(round) if isinstance(entry, Do)), None)
+    """As `do_due`, the name of the work alone."""
+    found = do_due(round)
+    return None if found is None else found.work
 
 
 def _leased_tasks(round: Round, kind: Kind) -> int:
@@ -199,12 +267,16 @@ def passes_on(round: Round, cause: Cause) -> bool:
 
 
 def table() -> str:
-    """The table as Markdown."""
+    """The tables as Markdown."""
     lines = ["| phase | due |", "|---|---|"]
     for phase, rows in DUE.items():
         for row in rows:
-            what = f"ask devices to {row.awaits}" if row.work is None else f"`{row.work.value}`"
-            where = f"*{phase.value}*, {row.case}" if row.case else f"*{phase.value}*"
-            said = "" if row.work is None else f": {row.work.sentence}"
-            lines.append(f"| {where} | {what}{said} |")
+            what = f"ask devices to {row.awaits}" if row.work is None else _named(row.work)
+            lines.append(f"| *{phase.value}*{f', {row.case}' if row.case else ''} | {what} |")
+    lines += ["", "| attempt, while the sum is awaited | due |", "|---|---|"]
+    lines += [f"| {waits} | {'nothing' if work is None else _named(work)} |" for waits, work in ATTEMPTS.values()]
     return "\n".join(lines) + "\n"
+
+
+def _named(work: Work) -> str:
+    return f"`{work.value}`: {work.sentence}"

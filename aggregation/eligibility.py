@@ -124,8 +124,20 @@ def choose(
     return (*chosen, *(one.id for one in candidates if one.id == trusted))
 
 
-def may_try(outcomes: Sequence[TaskOutcome], kind: Kind, privacy: Privacy | None) -> bool:
-    """Whether a client may have a task of this kind in a round in which its tasks ended so; it holds none."""
+def measures(policy: RoundPolicy, kind: Kind) -> bool:
+    """Whether a task only measures what training made, which whoever can may do."""
+    return kind == "evaluate" and policy.purpose == "train"
+
+
+def may_try(outcomes: Sequence[TaskOutcome], kind: Kind, privacy: Privacy | None, *, in_buffer: bool = False) -> bool:
+    """Whether a client may have a task of this kind in a round in which its tasks ended so; it holds none. A simulation
+    asks for buffered rounds alone: in others a client has one task.
+
+    in_buffer: an update of its waits in a buffered round. A client has one say in a buffer, and trains on what it keeps
+        only when that is settled.
+    """
+    if in_buffer and kind == "train":
+        return False
     if TaskOutcome.ACCEPTED in outcomes or TaskOutcome.REFUSED in outcomes or len(outcomes) >= MOST_TRIES:
         return False
     # What a client trains anew it noises anew, and a round pays for one upload of each client: of a task that came to
@@ -134,7 +146,8 @@ def may_try(outcomes: Sequence[TaskOutcome], kind: Kind, privacy: Privacy | None
 
 
 def keeps_last_slot(trusted: str | None, client: str, slots: int, outcomes: Sequence[TaskOutcome]) -> bool:
-    """Whether the last open slot is kept for the trusted client, and not for this one.
+    """Whether the last open slot is kept for the trusted client, and not for this one. A simulation never asks: nobody
+    comes unasked, and `choose` gives the trusted client its place.
 
     outcomes: of the trusted client's tasks in this round.
     """
@@ -147,7 +160,8 @@ def without_trusted(
     round: Round, outcomes: Sequence[TaskOutcome], *, enrolled: bool, privacy: Privacy | None
 ) -> str | None:
     """Why the trusted client can bring no update to this round any more; None while it can, or has. Waiting for the
-    deadline would bring nothing by which the others could be judged.
+    deadline would bring nothing by which the others could be judged. A simulation never asks: it waits for nobody, and
+    a version that lacks the update is refused by the same cause (`trusted_missing`).
 
     outcomes: of its training tasks in this round.
     enrolled: False where it was shut out for ever.

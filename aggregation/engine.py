@@ -1,7 +1,7 @@
 """The round machine: a value, events and one literal table. No clock, no socket, no thread, no randomness.
 
     step(round, event) -> round                 what happened
-    due(round)         -> what is due           what the host has to see to now (`coterie.aggregation.due`)
+    due(round, ...)    -> what is due           what the host has to see to now (`coterie.aggregation.due`)
 
 The host (the coordinator, or a simulation) sees to what is due and reports back with events. Everything that decides
 about a round lives in this file and in the rules that its tables name (`coterie.aggregation.round_rules`); the host
@@ -13,7 +13,8 @@ Guarantees, each held by a test:
 * every round ends ``committed`` or ``abandoned`` with a cause, and never leaves that phase again;
 * the commit is due in one phase only, into which one transition leads, so no round commits twice;
 * a refused event raises and changes nothing;
-* in every value that can be reached work is due, or devices are waited for with a deadline.
+* in every value that can be reached work is due, or devices are waited for with a deadline, until the round is over
+  and cleaned.
 
 Two modes, a table each. A **synchronous** round trains one cohort on one version and closes what is still out when it
 has enough. A **buffered** round (FedBuff: Nguyen et al., 2022) counts the next updates to arrive, whatever recent
@@ -33,10 +34,26 @@ from dataclasses import dataclass, replace
 
 from coterie import errors
 from coterie.aggregation import round_rules as rules
-from coterie.aggregation.due import Ask, Close, Do, Due, Work, accepts, counted_in, due, oldest, open_slots, work_due
+from coterie.aggregation.due import (
+    Ask,
+    AttemptStage,
+    Close,
+    Do,
+    Due,
+    SumAttempt,
+    Work,
+    accepts,
+    counted_in,
+    do_due,
+    due,
+    oldest,
+    open_slots,
+    work_due,
+)
 from coterie.aggregation.events import (
     AggregateFailed,
     AggregateReady,
+    Cleaned,
     Committed,
     DeadlinePassed,
     Evaluated,
@@ -58,7 +75,9 @@ __all__ = [
     "AggregateFailed",
     "AggregateReady",
     "Ask",
+    "AttemptStage",
     "Cause",
+    "Cleaned",
     "Close",
     "Committed",
     "DeadlinePassed",
@@ -75,6 +94,7 @@ __all__ = [
     "Round",
     "RoundConfig",
     "StopRequested",
+    "SumAttempt",
     "TRANSITIONS",
     "TaskFailed",
     "TaskLeased",
@@ -83,6 +103,7 @@ __all__ = [
     "accepts",
     "counted_in",
     "diagram",
+    "do_due",
     "due",
     "oldest",
     "open_slots",
@@ -137,6 +158,7 @@ _STOP = Transition(rules.stop, (RoundPhase.ABANDONED,))
 # News of a task that was already closed, or of work that a stop made pointless: true, but no longer of any consequence.
 _LATE = Transition(rules.ignore)
 _AFTER_THE_END: Mapping[type[Event], Transition] = {
+    Cleaned: Transition(rules.cleaned),
     TaskFailed: _LATE,
     DeadlinePassed: _LATE,
     EvaluationFailed: _LATE,

@@ -110,6 +110,11 @@ class Committed:
 
 
 @dataclass(frozen=True)
+class Cleaned:
+    """The update files of the round, which is over, are deleted."""
+
+
+@dataclass(frozen=True)
 class StopRequested:
     """Somebody asked to stop.
 
@@ -124,5 +129,5 @@ class StopRequested:
 Event = (
     TaskLeased | UpdateAccepted | TaskFailed | DeadlinePassed | AggregateReady | AggregateFailed
     | Evaluated | EvaluationLeased | EvaluationAccepted | EvaluationFailed | EvaluationSummed | Committed
-    | StopRequested
+    | Cleaned | StopRequested
 )  # fmt: skip

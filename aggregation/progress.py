@@ -97,11 +97,14 @@ def evaluates(policy: RoundPolicy, number: int) -> bool:
     return policy.evaluate_every > 0 and (number % policy.evaluate_every == 0 or number == policy.rounds)
 
 
-def configure(policy: RoundPolicy, number: int, *, central: bool, secure: bool = False) -> RoundConfig:
+def configure(
+    policy: RoundPolicy, number: int, *, central: bool, secure: bool = False, noised: bool = False
+) -> RoundConfig:
     """What round ``number`` aims for under this policy.
 
     central: whether the coordinator has data to evaluate on.
     secure: whether updates are only ever seen as sums.
+    noised: whether the coordinator adds noise of its own (`coordinator_noises`).
     """
     only = policy.purpose == "evaluate"
     return RoundConfig(
@@ -114,6 +117,7 @@ def configure(policy: RoundPolicy, number: int, *, central: bool, secure: bool =
         last=number >= policy.rounds,
         evaluate_only=only,
         secure=secure,
+        noised=noised and not only,
         central_evaluation=central,
         federated_evaluation=only or evaluates(policy, number),
         evaluation_cohort=policy.cohort if only else policy.evaluators(),

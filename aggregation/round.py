@@ -65,6 +65,7 @@ class RoundConfig:
     evaluate_only: measure the base and commit that.
     secure: updates and evaluations are only ever seen as sums over clients; a task that is done is a report that the
         client is ready for the sum.
+    noised: the coordinator adds noise of its own to what it makes of the updates.
     """
 
     cohort: int
@@ -77,6 +78,7 @@ class RoundConfig:
     last: bool = False
     evaluate_only: bool = False
     secure: bool = False
+    noised: bool = False
     central_evaluation: bool = False
     federated_evaluation: bool = False
     evaluation_cohort: int = 0
@@ -140,6 +142,7 @@ class Round:
     clipped: updates that were shortened to the public norm before they were summed; None where that is not known.
     survey_closed: in a secure round, that the devices' evaluations are in and their sum is awaited.
     passed_on: that the round was abandoned and its updates count in the next one.
+    cleaned: that it is over and its update files are deleted.
     """
 
     number: int
@@ -163,6 +166,7 @@ class Round:
     survey_closed: bool = False
     federated: Sums = field(default_factory=dict[str, float])
     passed_on: bool = False
+    cleaned: bool = False
     cause: Cause | None = None
     detail: str | None = None
 

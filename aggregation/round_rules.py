@@ -153,6 +153,10 @@ def committed(round: Round, event: Event) -> Round:
     return replace(round, phase=RoundPhase.COMMITTED)
 
 
+def cleaned(round: Round, event: Event) -> Round:
+    return replace(round, cleaned=True)
+
+
 def stop(round: Round, event: Event) -> Round:
     asked = event if isinstance(event, StopRequested) else StopRequested()
     return _abandon(round, asked.cause, asked.detail)

@@ -24,6 +24,7 @@ from coterie.aggregation.private.central import CLIP, CentralNoise, State
 from coterie.aggregation.private.secure_aggregation import fewest_of_group, mode_for
 from coterie.aggregation.private.shared_noise import shared_noise
 from coterie.aggregation.server_optimizers import ServerOptimizer
+from coterie.aggregation.update_files import bytes_of
 from coterie.aggregation.update_sections import length_of, means_of
 from coterie.aggregation.version import version_of
 from coterie.privacy.dp.local import reach
@@ -44,7 +45,7 @@ from coterie.protocol.secagg import SecureTerms
 from coterie.protocol.sections import SectionSpec
 from coterie.protocol.secure_aggregation import SecureAggregation
 from coterie.protocol.secure_sections import SecureSection
-from coterie.protocol.tensors import TensorLimits, decode_tensors, read_file, write_file
+from coterie.protocol.tensors import TensorLimits, decode_tensors, write_file
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,23 +119,23 @@ def secure_aggregate(
     manifest: Manifest,
     *,
     terms: SecureTerms,
-    base: Path,
+    base: Path | bytes,
     sums: Sequence[Summed],
     expected: int,
     server: ServerOptimizer,
-    server_state: Path | None,
+    server_state: Path | bytes | None,
     out: Path,
     rule: str = "mean",
     central: CentralNoise | None = None,
 ) -> SecureResult:
     """Write the next model version, made of a round's sums, into the folder ``out``. The arguments: see
-    `RingFoldTerms`.
+    `RingFoldTerms`; base and server_state are files or their bytes.
 
     Guarantees: the files are whole or absent. Raises errors.UpdateRefused as `ring_fold` does, and ``not_finite``;
     errors.StorageError.
     """
-    data = base.read_bytes()
-    before: State = {} if server_state is None else read_file(server_state)
+    data = bytes_of(base)
+    before: State = {} if server_state is None else decode_tensors(bytes_of(server_state))
     opening = RingFoldTerms(
         terms=terms, base=sha256_hex(data), groups=len(sums), expected=expected, rule=rule, central=central
     )

@@ -71,12 +71,14 @@ def sha256_of(path: Path) -> str:
         raise storage_error(path, error) from error
 
 
-def bytes_of(path: Path) -> bytes:
-    """The bytes of a file. Raises errors.StorageError."""
+def bytes_of(source: Path | bytes) -> bytes:
+    """The bytes of a file; what is bytes already stays as it is. Raises errors.StorageError."""
+    if isinstance(source, bytes):
+        return source
     try:
-        return path.read_bytes()
+        return source.read_bytes()
     except OSError as error:
-        raise storage_error(path, error) from error
+        raise storage_error(source, error) from error
 
 
 @dataclass(frozen=True)

@@ -98,7 +98,7 @@ class Attempt:
 
     def feed(self, event: server.Event, part: str = "messages") -> None:
         """One event for the coordinator."""
-        self.state, _ = self.serve(part, lambda: server.step(self.state, event))
+        self.state = self.serve(part, lambda: server.step(self.state, event))
 
     def tell(self, party: Party, message: Any) -> Any:
         """One message for a client, and its answer."""

@@ -24,6 +24,13 @@ def server(
     folder: Annotated[
         Path, typer.Option(envvar="COTERIE_FOLDER", help="Where the coordinator keeps everything.")
     ] = HOME / "server",
+    database_url: Annotated[
+        str | None,
+        typer.Option(
+            envvar="COTERIE_DATABASE_URL",
+            help="The database, sqlite:////path/to/file.db (default: a file in the folder). Only SQLite is supported.",
+        ),
+    ] = None,
     tls_cert: Annotated[Path | None, typer.Option(envvar="COTERIE_TLS_CERT", help="PEM certificate chain.")] = None,
     tls_key: Annotated[Path | None, typer.Option(envvar="COTERIE_TLS_KEY", help="PEM private key.")] = None,
     insecure: Annotated[
@@ -106,6 +113,7 @@ def server(
             "they need --upstream."
         )
     given: dict[str, Any] = {
+        "database_url": database_url,
         "tls_cert": tls_cert,
         "tls_key": tls_key,
         "public_url": public_url,

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from json import dumps
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -75,14 +75,27 @@ class TensorInfo:
         return math.prod(self.shape)
 
 
+class ByteSource(Protocol):
+    """Bytes that lie elsewhere and are read by ranges."""
+
+    @property
+    def size(self) -> int:
+        """How many bytes there are."""
+        ...
+
+    def read_into(self, start: int, buffer: memoryview) -> int:
+        """Fill the buffer with the bytes from ``start`` on. Returns how many there were, fewer only at the end."""
+        ...
+
+
 @dataclass(frozen=True)
 class TensorFile:
-    """A checked tensor file, in memory or on disk.
+    """A checked tensor file, in memory, on disk or elsewhere.
 
     A plain value: no handle stays open between reads, so it needs no closing.
     """
 
-    source: bytes | Path
+    source: bytes | Path | ByteSource
     tensors: Mapping[str, TensorInfo]
     metadata: Mapping[str, str]
 
@@ -107,7 +120,7 @@ class TensorFile:
         return self.read(name).reshape(self.tensors[name].shape)
 
 
-def open_tensors(source: bytes | Path, limits: TensorLimits | None = None) -> TensorFile:
+def open_tensors(source: bytes | Path | ByteSource, limits: TensorLimits | None = None) -> TensorFile:
     """Check a tensor file's header and return it for lazy reading.
 
     Raises errors.TensorFileError, whose `reason` names the cause, for anything malformed or over `limits`;
@@ -161,9 +174,9 @@ def write_file(path: Path, tensors: Mapping[str, npt.NDArray[Any]], metadata: Ma
     write_durably(path, tensor_chunks(tensors, metadata))
 
 
-def read_file(path: Path, limits: TensorLimits | None = None) -> dict[str, npt.NDArray[Any]]:
-    """All tensors of a file on disk. Raises errors.TensorFileError or errors.StorageError."""
-    file = open_tensors(path, limits)
+def read_file(source: Path | ByteSource, limits: TensorLimits | None = None) -> dict[str, npt.NDArray[Any]]:
+    """All tensors of a file on disk or elsewhere. Raises errors.TensorFileError or errors.StorageError."""
+    file = open_tensors(source, limits)
     return {name: file.tensor(name) for name in file.tensors}
 
 
@@ -267,37 +280,41 @@ def _check_cover(tensors: Mapping[str, TensorInfo], base: int, total: int) -> No
         raise _refused("trailing_bytes", f"The tensors end at byte {end}, but the file has {total}")
 
 
-def _size(source: bytes | Path) -> int:
+def _size(source: bytes | Path | ByteSource) -> int:
     if isinstance(source, bytes):
         return len(source)
+    if not isinstance(source, Path):
+        return source.size
     try:
         return source.stat().st_size
     except OSError as error:
         raise storage_error(source, error) from error
 
 
-def _read_bytes(source: bytes | Path, start: int, stop: int) -> bytes:
+def _read_bytes(source: bytes | Path | ByteSource, start: int, stop: int) -> bytes:
     return _read_array(source, start, stop - start, np.dtype("u1")).tobytes()
 
 
-def _read_array(source: bytes | Path, offset: int, count: int, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+def _read_array(source: bytes | Path | ByteSource, offset: int, count: int, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
     array: npt.NDArray[Any] = np.empty(count, dtype)
     if not count:
         return array
     if isinstance(source, bytes):
         array[:] = np.frombuffer(source, dtype, count, offset)
         return array
-    try:
-        with source.open("rb", buffering=0) as file:
-            file.seek(offset)
-            view, got = array.data.cast("B"), 0
-            while got < array.nbytes:
-                more = file.readinto(view[got:])
-                if not more:
-                    raise _refused("truncated", f"The file ended {array.nbytes - got} bytes early while it was read")
-                got += more
-    except OSError as error:
-        raise storage_error(source, error) from error
+    view, got = array.data.cast("B"), 0
+    if not isinstance(source, Path):
+        got = source.read_into(offset, view)
+    else:
+        try:
+            with source.open("rb", buffering=0) as file:
+                file.seek(offset)
+                while got < array.nbytes and (more := file.readinto(view[got:])):
+                    got += more
+        except OSError as error:
+            raise storage_error(source, error) from error
+    if got < array.nbytes:
+        raise _refused("truncated", f"The file ended {array.nbytes - got} bytes early while it was read")
     return array
 
 

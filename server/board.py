@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import structlog
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from coterie.aggregation.eligibility import measures
 from coterie.aggregation.engine import open_slots
 from coterie.aggregation.plan.needs import Needs
 from coterie.errors import CoterieError
@@ -15,7 +16,7 @@ from coterie.protocol.control import ExperimentCreate
 from coterie.protocol.device import Idle
 from coterie.server.bell import Bell
 from coterie.server.pace import Demand
-from coterie.server.rounds.asking import KINDS, Asker, lacks, measures, within_reach
+from coterie.server.rounds.asking import KINDS, Asker, lacks, within_reach
 from coterie.server.rounds.reservations import kept_for_others
 from coterie.server.rounds.transitions import Rounds
 from coterie.server.storage import Storage
@@ -71,7 +72,11 @@ class Board:
                 within = within_reach(running.request, running.needs, kind, asker)
                 if not within or not open_slots(opened.value, kind):
                     continue
-                if asker.clients or measures(running.request, kind) or not kept_for_others(opened.row, asker.id, now):
+                if (
+                    asker.clients
+                    or measures(running.request.rounds, kind)
+                    or not kept_for_others(opened.row, asker.id, now)
+                ):
                     return True
         return False
 

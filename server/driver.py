@@ -14,12 +14,12 @@ from typing import Any
 
 import structlog
 
-from coterie.aggregation.engine import Committed, DeadlinePassed, Do, Work, due, work_due
+from coterie.aggregation.engine import Cleaned, Committed, DeadlinePassed, Do, Work, step, work_due
 from coterie.server.bell import Bell, wait
 from coterie.server.board import Board
 from coterie.server.clock import now_ms
 from coterie.server.jobs.runner import JobRunner
-from coterie.server.jobs.wanted import wanted
+from coterie.server.jobs.wanted import owed, wanted
 from coterie.server.rounds import set_back
 from coterie.server.rounds.errands import Errands
 from coterie.server.secure import opening
@@ -46,8 +46,7 @@ class Snapshot:
 
     at: int
     late: Sequence[TaskRow]
-    opened: Sequence[OpenRound]
-    uncleaned: Sequence[RoundRow]
+    rounds: Sequence[OpenRound]
     standings: Sequence[AttemptStatus]
     jobs: Mapping[JobKey, JobRow]
     next_at: int | None
@@ -96,18 +95,38 @@ class Driver:
         if seen.late:
             await self._expire(seen.late)
             seen = await self._look()
-        opened = [found for found in seen.opened if found.row.experiment not in self.board.quarantined]
-        for found in opened:
+        now = await self.attempts.look(seen.standings)
+        if now is None:
+            return seen.pause_s(None)
+        jobs: list[JobKey] = []
+        for found in seen.rounds:
+            # Whose experiment stands still waits; files of a round that is over go all the same.
+            if found.row.experiment in self.board.quarantined and not found.value.phase.final:
+                continue
             if set_back.was_set_back(found, seen.at):
                 await self._guarded(found.row, set_back.begin_anew(self.context.storage.database, found))
             if found.row.deadline_at is not None and found.row.deadline_at <= seen.at:
                 await self._guarded(found.row, self._deadline(found))
-            elif work_due(found.value) is Work.COMMIT:
-                self._errands.start(("commit", found.row.experiment, found.row.number), self._commit, found)
-        for row in seen.uncleaned:
-            await self._guarded(row, self._clean(row))
-        await self.attempts.look(opened, seen.standings)
-        return seen.pause_s(await self.runner.look(wanted(opened, seen.standings, seen.jobs, seen.at), seen.jobs))
+            entries = owed(found, seen.standings, seen.jobs, now)
+            await self._do(found, [entry for entry in entries if isinstance(entry, Do)], seen.standings)
+            jobs += wanted(found, entries, seen.standings, seen.jobs, now)
+        return seen.pause_s(await self.runner.look(jobs, seen.jobs))
+
+    async def _do(self, found: OpenRound, entries: Sequence[Do], standings: Sequence[AttemptStatus]) -> None:
+        """Do the work that is one transaction; what takes time is a job (`coterie.server.jobs.wanted`)."""
+        by_id = {standing.id: standing for standing in standings}
+        for entry in entries:
+            match entry.work:
+                case Work.COMMIT:
+                    self._errands.start(("commit", found.row.experiment, found.row.number), self._commit, found)
+                case Work.CLEAN:
+                    await self._guarded(found.row, self._clean(found.row))
+                case Work.BEGIN_ATTEMPT:
+                    self.attempts.begin(by_id[entry.attempt or ""])
+                case Work.END_PHASE:
+                    self.attempts.end_phase(by_id[entry.attempt or ""])
+                case Work.AGGREGATE | Work.EVALUATE | Work.UNMASK | Work.SUM | Work.SUM_EVALUATIONS:
+                    pass  # a job
 
     async def _look(self) -> Snapshot:
         """One transaction, for this runs after every commit."""
@@ -115,20 +134,18 @@ class Driver:
         async with self.context.storage.database.read() as session:
             expiry = await tasks.next_expiry(session)
             late = await tasks.expired(session, now) if expiry is not None and expiry <= now else ()
-            opened = await experiments.open_rounds(session)
-            uncleaned = await experiments.uncleaned(session)
+            rounds = await experiments.unfinished_rounds(session)
             standings = await attempts.under_way(session)
             # While devices work there is nothing for a runner: one query less after each of their requests.
-            busy = standings or any(isinstance(entry, Do) for found in opened for entry in due(found.value))
+            busy = standings or any(work_due(found.value) for found in rounds)
             rows = await jobs.of_open_rounds(session) if busy else ()
-        times = (expiry, *(found.row.deadline_at for found in opened), *(each.deadline_at for each in standings))
+        times = (expiry, *(found.row.deadline_at for found in rounds), *(each.deadline_at for each in standings))
         # What is due already is taken up in this pass, and rings when it is done, or is to be tried again.
         coming = [time for time in times if time is not None and time > now]
         return Snapshot(
             at=now,
             late=late,
-            opened=opened,
-            uncleaned=uncleaned,
+            rounds=rounds,
             standings=standings,
             jobs={JobKey.of(row): row for row in rows},
             next_at=min(coming, default=None),
@@ -193,7 +210,10 @@ class Driver:
         await self.context.storage.blobs.delete_updates(sorted(digests))
         async with self.context.storage.database.write("cleanup") as session:
             await experiments.lock(session, experiment)
-            await experiments.cleaned(session, experiment, number)
+            ended = await experiments.unfinished_round(session, experiment, number)
+            if ended is None:
+                return
+            await experiments.save_round(session, ended.row, step(ended.value, Cleaned()), {})
             await attempts.forget(session, experiment, number)
         self.context.metrics.rounds.labels(row.phase).inc()
         log.info("round ended", experiment=experiment, round=number, outcome=row.phase, why=row.cause)

@@ -6,7 +6,6 @@ import binascii
 import re
 from collections.abc import AsyncIterator, Awaitable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TypeVar
 from weakref import WeakValueDictionary
 
@@ -17,6 +16,7 @@ from starlette.requests import ClientDisconnect
 from coterie.errors import Conflict, InputError
 from coterie.protocol.device import DIGEST_HEADER, UPLOAD_LENGTH_HEADER, UPLOAD_OFFSET_HEADER
 from coterie.server.store.blobs import BlobStore, storage_full
+from coterie.server.store.received import Received
 
 _T = TypeVar("_T")
 _DIGEST = re.compile(r"sha-256=:([A-Za-z0-9+/]{43}=):")
@@ -68,8 +68,8 @@ class IncomingBodies:
         """How many locks are remembered."""
         return len(self._turns)
 
-    async def receive(self, request: Request, name: str, part: UploadPart) -> tuple[Path, str, int]:
-        """The body in a scratch file, its SHA-256 and its size.
+    async def receive(self, request: Request, name: str, part: UploadPart) -> Received:
+        """The body in a scratch file, hashed once while it arrives; the caller deletes the file.
 
         name: of what is sent, such as a task. It has one body that is coming in: the newest, since a device that sends
         another has lost the connection of the one before. Whoever holds a task so fills the disk with no more than one

@@ -2,7 +2,8 @@
 
 import asyncio
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, suppress
+from pathlib import Path
 
 import structlog
 
@@ -10,7 +11,7 @@ from coterie.client_sdk.http import Link
 from coterie.errors import ConfigurationError, StorageError
 from coterie.privacy.ledger.accountant import epsilon
 from coterie.protocol.ids import RUNNER, new_id
-from coterie.protocol.private_files import make_private_database, make_private_folder
+from coterie.protocol.private_files import make_private_folder
 from coterie.server.bell import Bell
 from coterie.server.board import Board
 from coterie.server.clock import now_ms
@@ -46,10 +47,11 @@ from coterie.server.store import housekeeping, jobs, populations, sessions, upst
 from coterie.server.store.blobs import BlobStore
 from coterie.server.store.checkpoints import Checkpoints
 from coterie.server.store.devices import DeviceCache
-from coterie.server.store.engine import Database, sqlite_url
+from coterie.server.store.dialect import database_url, prepare
+from coterie.server.store.engine import Database
 from coterie.server.store.housekeeping import Secrets
 from coterie.server.store.ledger import Ledger
-from coterie.server.store.lock import FolderLock
+from coterie.server.store.lock import lock_database, lock_folder
 from coterie.server.store.migrate import migrate
 from coterie.server.store.objects import open_objects
 from coterie.server.store.session_end import clear, end_overdue
@@ -71,22 +73,14 @@ async def open_coordinator(
     """Take the folder, bring the database up to date, sweep what a crash left, start the worker and the driver; undo it
     all at the end.
 
-    Raises ConfigurationError: the folder is in use or cannot be written, or the database is newer than this code.
+    Raises ConfigurationError: the folder or the database is in use or cannot be written, or the database is of a kind
+    that is not supported, or newer than this code.
     """
     faults = faults or CoordinatorFaults.from_environment()
     folder = settings.folder.resolve()
-    try:
-        make_private_folder(folder)
-        lock = FolderLock(folder)
-    except (OSError, StorageError) as error:
-        why = error.strerror if isinstance(error, OSError) else error.message
-        raise ConfigurationError(
-            f"The folder {folder} cannot be used: {str(why).rstrip('.')}.",
-            hint="Give the coordinator a folder it may write to (COTERIE_FOLDER).",
-        ) from error
-    try:
-        make_private_database(folder / "coterie.db")
-        url = sqlite_url(folder / "coterie.db")
+    url = database_url(settings.database_url, folder)
+    with ExitStack() as locks:
+        _lock(locks, folder, url)
         await asyncio.to_thread(migrate, url)
         bell = Bell()
         database = Database(url, faults, bell)
@@ -97,8 +91,20 @@ async def open_coordinator(
                 yield coordinator
         finally:
             await database.close()
-    finally:
-        lock.release()
+
+
+def _lock(locks: ExitStack, folder: Path, url: str) -> None:
+    """Take the folder and the database, until the stack is closed."""
+    try:
+        make_private_folder(folder)
+        locks.callback(lock_folder(folder).release)
+    except (OSError, StorageError) as error:
+        why = error.strerror if isinstance(error, OSError) else error.message
+        raise ConfigurationError(
+            f"The folder {folder} cannot be used: {str(why).rstrip('.')}.",
+            hint="Give the coordinator a folder it may write to (COTERIE_FOLDER).",
+        ) from error
+    locks.callback(lock_database(prepare(url)).release)
 
 
 @asynccontextmanager

@@ -20,8 +20,7 @@ class Plans:
         (``blob_damaged``) for one that is missing or not what was stored.
         """
         if plan not in self._known:
-            path = await asyncio.to_thread(self._blobs.files.check, "blobs", plan, "a plan")
-            data = await asyncio.to_thread(path.read_bytes)
+            data = await asyncio.to_thread(self._blobs.reader.read, "blobs", plan, "a plan")
             if len(self._known) >= self._bound:
                 self._known.pop(next(iter(self._known)))
             self._known[plan] = Manifest.from_bytes(data)
@@ -32,6 +31,6 @@ class Plans:
         tensors that is missing; blocking.
         """
         for graph in graphs:
-            self._blobs.files.check("blobs", graph, "a plan's graph")
+            self._blobs.reader.check("blobs", graph, "a plan's graph")
         for digest in tensors:
-            self._blobs.files.file("blobs", digest, "a model")
+            self._blobs.reader.range_of("blobs", digest, "a model")

@@ -16,8 +16,8 @@ from starlette.responses import Response
 from coterie.errors import DOCUMENTATION, CoterieError, InternalError, StorageError, Unavailable
 from coterie.protocol.device import PROBLEM_MEDIA_TYPE
 from coterie.server.store.blobs import no_space, storage_full
+from coterie.server.store.dialect import is_full
 from coterie.server.store.intact import lost, missing
-from coterie.server.store.migrate import is_full
 
 TITLES = {
     400: "Bad request",

@@ -16,6 +16,12 @@ class Settings(BaseSettings):
     folder: Path = Field(
         default=Path(".coterie/server"), description="Where the coordinator keeps its database, blobs, lock and keys."
     )
+    database_url: str | None = Field(
+        default=None,
+        repr=False,
+        description="The database: sqlite:////absolute/path.db, the only kind supported now. A file in `folder` when "
+        "not given.",
+    )
     host: str = Field(
         default="127.0.0.1", description="The address to bind. Anything but loopback needs TLS, or insecure=True."
     )

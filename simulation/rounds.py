@@ -10,12 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.aggregation import engine
-from coterie.aggregation.eligibility import choose
+from coterie.aggregation.eligibility import choose, may_try, measures
 from coterie.aggregation.evaluate import read_evaluation
 from coterie.aggregation.experiment import Experiment
 from coterie.aggregation.history import History
 from coterie.aggregation.plan.bundle import Plan
 from coterie.aggregation.private.local_noise import local_terms
+from coterie.aggregation.private.secure_aggregation import coordinator_noises
 from coterie.aggregation.progress import ExperimentProgress, StartRound, after_round, configure, first_round
 from coterie.aggregation.record import RoundRecord
 from coterie.aggregation.server_optimizers import State
@@ -140,21 +141,18 @@ class SimulationState:
             action.number,
             central=self.rows is not None,
             secure=self.experiment.secure is not None,
+            noised=coordinator_noises(self.experiment.privacy),
         )
         round = engine.start(action.number, action.base, config, place=action.place, before=self.before)
         last = engine.oldest(round)
         if last is not None:
             self.air.close(last)
-        while not round.phase.final:
+        while not round.cleaned:
             events = self._perform_next(round, action)
             if not events:
                 raise InternalError(f"Round {round.number} is stuck in {round.phase.value}.")
             for event in events:
-                if round.phase.final:
-                    break
                 round = engine.step(round, event)
-        self._take_back(round)
-        self._settle(round)
         self.before = round if config.buffered else None
         return round
 
@@ -175,6 +173,9 @@ class SimulationState:
                 return [self._sum_evaluations()]
             case engine.Do(engine.Work.COMMIT):
                 return [engine.Committed()]
+            case engine.Do(engine.Work.CLEAN):
+                self._settle(round)
+                return [engine.Cleaned()]
             case engine.Ask(kind="train", slots=slots) if round.config.buffered:
                 return self._run_buffered(round, slots)
             case engine.Ask(kind="train"):
@@ -207,7 +208,8 @@ class SimulationState:
         manifest, state = self.plan.manifest, self.server_state
         assignment = with_terms(self.experiment, manifest, assignment, "train", state)
         order = self._random_order(f"groups/{assignment.round}", chosen)
-        self._collector = collector(self.experiment, manifest, assignment, order, state, self.shares)
+        noised = round.config.noised
+        self._collector = collector(self.experiment, manifest, assignment, order, state, self.shares, noised=noised)
         self.watch(round.number, "train", 0, len(clients))
         weights = self.versions.read(assignment.base)
         for done, trained in enumerate(self.runner.train(clients, weights, assignment), 1):
@@ -225,13 +227,16 @@ class SimulationState:
     def _run_buffered(self, round: engine.Round, count: int) -> list[engine.Event]:
         """Keep the clients of a buffered round at work, and let the one come back that is done first.
 
-        A client has one say in a buffer, so those that are in it stay at home until the round is over. Nobody starts on
-        a version that is about to be replaced: making one takes no time here.
+        Nobody starts on a version that is about to be replaced: making one takes no time here.
         """
-        policy = self.experiment.rounds
-        away = self.air.busy | {flight.number for flight in self._landed}
-        candidates = self.population.candidates(policy, round.number, self.experiment.privacy)
-        free = [int(one.id) for one in candidates if int(one.id) not in away]
+        policy, privacy = self.experiment.rounds, self.experiment.privacy
+        busy, landed = self.air.busy, {flight.number for flight in self._landed}
+        rested = (int(one.id) for one in self.population.candidates(policy, round.number, privacy))
+        free = [
+            number
+            for number in rested
+            if number not in busy and may_try((), "train", privacy, in_buffer=number in landed)
+        ]
         started = self.air.start(
             free, count, round=round.number, place=round.place, base=round.base, seed=self.experiment.seed
         )
@@ -249,7 +254,8 @@ class SimulationState:
         if not round.config.buffered:
             return
         opened = self._assignment(round.number, round.base, self.experiment.rounds.hyper(round.number))
-        into = collector(self.experiment, self.plan.manifest, opened, (), self.server_state, self.shares)
+        manifest, noised = self.plan.manifest, round.config.noised
+        into = collector(self.experiment, manifest, opened, (), self.server_state, self.shares, noised=noised)
         done = 0
         self.watch(round.number, "train", 0, len(self._landed))
         groups: dict[tuple[int, str, int], list[int]] = {}
@@ -356,9 +362,10 @@ class SimulationState:
         """The first in an order drawn by lot that have rows to evaluate on: of all, to measure what training made; of
         those who are eligible, where the experiment only evaluates.
         """
-        policy, everybody = self.experiment.rounds, range(len(self.population))
-        only = policy.purpose == "evaluate"
-        asked = [int(one.id) for one in self.population.candidates(policy, round)] if only else everybody
+        policy = self.experiment.rounds
+        asked = range(len(self.population))
+        if not measures(policy, "evaluate"):
+            asked = [int(one.id) for one in self.population.candidates(policy, round)]
         order = self._random_order(f"evaluate/{round}", asked)
         return sorted(islice((number for number in order if self.population.facts(number).can_evaluate), count))
 

@@ -16,7 +16,6 @@ from coterie.aggregation.server_optimizers import State
 from coterie.privacy.secagg.parameters import FEWEST_CLIENTS
 from coterie.protocol import ids
 from coterie.protocol.canonical import sha256_hex
-from coterie.protocol.mechanisms import DISTRIBUTED
 from coterie.protocol.privacy import UserLevel
 from coterie.protocol.secagg import SecureTerms
 from coterie.simulation.collect import Collector, in_secret, in_the_open
@@ -54,13 +53,17 @@ def collector(
     order: Sequence[int],
     state: State,
     shares: WorkShares,
+    *,
+    noised: bool,
 ) -> Collector:
     """What takes the updates of a round of these clients, in an order drawn by lot: one by one, clipped and noised, or
     in secret sums, for which the clients go into the groups in turn.
 
     state: the server's.
+    noised: as in the round's configuration.
     """
-    policy, noise, secure = experiment.rounds, _central_noise(experiment, assignment), experiment.secure
+    policy, secure = experiment.rounds, experiment.secure
+    noise = _central_noise(experiment, assignment) if noised else None
     if assignment.secure is not None and secure is not None:
         asked = SecureTerms.model_validate_json(assignment.secure)
         opening = RingFoldTerms(
@@ -90,7 +93,7 @@ def _central_noise(experiment: Experiment, assignment: Assignment) -> CentralNoi
     simulation shows what noise does to a model, and keeps no secret.
     """
     privacy, policy = experiment.privacy, experiment.rounds
-    if not isinstance(privacy, UserLevel) or privacy.mechanism in DISTRIBUTED:
+    if not isinstance(privacy, UserLevel):
         return None
     return CentralNoise(
         privacy=privacy,

@@ -1,8 +1,8 @@
 """Starts programs fast: one process imports what they need, and every program is a fork of it.
 
-To start `coterie` costs one to two seconds of processor time, nearly all of it imports, and the tests start it hundreds
-of times. A program that is started here is a process of its own all the same: its arguments, folder, environment,
-streams and signals are its own. Elsewhere than on Linux a new Python is started.
+To start `coterie` costs one to two seconds of processor time, nearly all of it imports, and the tests start it, and
+scripts that run parts of it, hundreds of times. A program that is started here is a process of its own all the same:
+its arguments, folder, environment, streams and signals are its own. Elsewhere than on Linux a new Python is started.
 """
 
 import atexit
@@ -54,21 +54,23 @@ def run(words: Sequence[str], *, cwd: Place, env: Mapping[str, str], timeout: fl
     return Done(program.wait(), out, err)
 
 
-def start(words: Sequence[str], *, cwd: Place, env: Mapping[str, str], stderr: bool = True) -> "Program":
-    """Start ``coterie`` with these words, without standard input.
+def start(
+    words: Sequence[str], *, cwd: Place, env: Mapping[str, str], stderr: bool = True, script: Path | None = None
+) -> "Program":
+    """Start ``coterie``, or a script, with these words, without standard input.
 
     env: with settings of Python's own (``PYTHONPATH``) that differ from this process's, a new Python is started.
-    stderr: whether to read it; else it is dropped.
+    stderr: whether to read it; else it is this process's own.
     """
     if sys.platform == "linux" and _of_python(env) == _of_python(os.environ):
-        return _prepared().start(words, cwd=cwd, env=env, stderr=stderr)
+        return _prepared().start(words, cwd=cwd, env=env, stderr=stderr, script=script)
     return subprocess.Popen(
-        [sys.executable, "-m", "coterie.cli.main", *words],
+        [sys.executable, *(("-m", "coterie.cli.main") if script is None else (str(script),)), *words],
         cwd=cwd,
         env=env,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE if stderr else subprocess.DEVNULL,
+        stderr=subprocess.PIPE if stderr else None,
         text=True,
     )
 
@@ -144,12 +146,15 @@ class Prepared:
         with other:
             self._process = subprocess.Popen(words, env=environment, pass_fds=(other.fileno(),))
 
-    def start(self, words: Sequence[str], *, cwd: Place, env: Mapping[str, str], stderr: bool) -> Fork:
+    def start(
+        self, words: Sequence[str], *, cwd: Place, env: Mapping[str, str], stderr: bool, script: Path | None
+    ) -> Fork:
         """As `start`."""
         out, out_end = os.pipe()
-        err, err_end = os.pipe() if stderr else (None, os.open(os.devnull, os.O_WRONLY))
+        err, err_end = os.pipe() if stderr else (None, os.dup(2))
         ended, ended_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        order = json.dumps({"words": list(words), "cwd": os.fspath(cwd), "env": dict(env)}).encode()
+        asked = {"words": list(words), "cwd": os.fspath(cwd), "env": dict(env), "script": script and str(script)}
+        order = json.dumps(asked).encode()
         with ended_end:
             socket.send_fds(self._socket, [order], [out_end, err_end, ended_end.fileno()])
         os.close(out_end)
@@ -220,10 +225,14 @@ def become(order: Mapping[str, Any], streams: Streams) -> None:
     os.environ.clear()
     os.environ.update(order["env"])
     sys.argv[1:] = order["words"]
-    del sys.modules["coterie.cli.main"]
     code = 1
     try:
-        runpy.run_module("coterie.cli.main", run_name="__main__", alter_sys=True)
+        if order["script"] is None:
+            del sys.modules["coterie.cli.main"]
+            runpy.run_module("coterie.cli.main", run_name="__main__", alter_sys=True)
+        else:
+            runpy.run_path(order["script"], run_name="__main__")
+        code = 0
     except SystemExit as leaving:
         code = leaving.code if isinstance(leaving.code, int) else 1
     except BaseException:

@@ -19,6 +19,11 @@ def shares_noise(privacy: Privacy | None) -> bool:
     return isinstance(privacy, UserLevel) and privacy.mechanism in DISTRIBUTED
 
 
+def coordinator_noises(privacy: Privacy | None) -> bool:
+    """Whether the coordinator adds the noise itself: to a sum, before anybody sees what is made of it."""
+    return isinstance(privacy, UserLevel) and not shares_noise(privacy)
+
+
 def mode_for(secure: SecureAggregation, privacy: Privacy | None) -> SecureMode:
     """The mode that is asked for. Where none is: ``consistent`` if devices share the noise, since in ``semi_honest``
     they would have to trust the coordinator with it; else ``semi_honest``.

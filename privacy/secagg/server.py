@@ -1,13 +1,14 @@
-"""The coordinator's side of secure aggregation as a machine: a state, events, effects and one literal table.
+"""The coordinator's side of secure aggregation as a machine: a state, events and one literal table.
 
     open_attempt(terms, …)  -> state                  it collects keys
-    step(state, event)      -> (state, effects)       what happened, and what the host has to do now
+    step(state, event)      -> state                  what happened
     plan_masks(state)       -> masks                  what `unmask.remove` takes off the sum of the survivors' vectors
 
 The host moves messages and bytes, keeps the clock and adds up the masked vectors of `ServerState.survivors`; the
-machine never sees a vector. A refused event raises and changes nothing; the same message twice changes nothing either.
-Every attempt ends ``summed`` or ``failed`` with a cause. What clients are told is made from the state by `roster_for`,
-`shares_for`, `survivors_for`, `agreements_for` and `outcome_for`, the same whenever it is asked for.
+machine never sees a vector. What a host has to do follows from the phase. A refused event raises and changes nothing;
+the same message twice changes nothing either. Every attempt ends ``summed`` or ``failed`` with a cause. What clients
+are told is made from the state by `roster_for`, `shares_for`, `survivors_for`, `agreements_for` and `outcome_for`, the
+same whenever it is asked for.
 
 An honest coordinator follows this machine. What one that does not could learn is for the client's checks to bound
 (`coterie.privacy.secagg.client`); nothing here protects a client. The checks here find clients that do not keep to the
@@ -25,16 +26,11 @@ from coterie.privacy.secagg.masks import MaskSeed
 from coterie.privacy.secagg.server_rules import (
     Advertised,
     Agreed,
-    Effect,
     Event,
-    Fail,
     MaskedArrived,
     PhaseDeadline,
     Revealed,
-    Send,
     Shared,
-    Step,
-    Unmask,
 )
 from coterie.privacy.secagg.server_state import AttemptFailure, Blame, Dealt, Opened, SecAggPhase, ServerState
 from coterie.privacy.secagg.survivors import quorum, survivors_digest
@@ -56,18 +52,14 @@ __all__ = [
     "Blame",
     "AttemptFailure",
     "Dealt",
-    "Effect",
     "Event",
-    "Fail",
     "MaskedArrived",
     "Opened",
     "SecAggPhase",
     "PhaseDeadline",
     "Revealed",
-    "Send",
     "ServerState",
     "Shared",
-    "Unmask",
     "agreements_for",
     "awaited",
     "begin",
@@ -87,7 +79,7 @@ __all__ = [
 class SecAggRule:
     """One entry of the table: the function, and where it may lead beside the phase it is in."""
 
-    apply: Callable[[ServerState, Any], Step]
+    apply: Callable[[ServerState, Any], ServerState]
     leads_to: tuple[SecAggPhase, ...] = ()
 
 
@@ -126,23 +118,21 @@ def open_attempt(terms: SecureTerms, *, plan: str, model: str) -> ServerState:
     return ServerState(phase=SecAggPhase.KEYS, terms=terms, plan=plan, model=model)
 
 
-def begin(
-    terms: SecureTerms, advertised: Iterable[Advertised], *, plan: str, model: str
-) -> tuple[ServerState, tuple[Effect, ...]]:
+def begin(terms: SecureTerms, advertised: Iterable[Advertised], *, plan: str, model: str) -> ServerState:
     """An attempt among clients whose keys are all there: `open_attempt`, each of them, and the end of that phase."""
     state = open_attempt(terms, plan=plan, model=model)
     for event in advertised:
-        state, _ = step(state, event)
+        state = step(state, event)
     return step(state, PhaseDeadline())
 
 
-def step(state: ServerState, event: Event) -> tuple[ServerState, tuple[Effect, ...]]:
-    """The next state and what the host has to do now.
+def step(state: ServerState, event: Event) -> ServerState:
+    """The next state. A phase ends when all have answered, or with `PhaseDeadline`.
 
-    A phase ends when all have answered, or with `PhaseDeadline`. Raises errors.Conflict (``secagg_phase``) where the
-    table has no rule, errors.SecureAggregationRefused with the check's code, errors.Unauthenticated
-    (``signature_invalid``) or errors.ArgumentValueError (``secagg_key_invalid``) for a message that does not keep to
-    the protocol; the state is unchanged then, and its sender drops out when the phase ends.
+    Raises errors.Conflict (``secagg_phase``) where the table has no rule, errors.SecureAggregationRefused with the
+    check's code, errors.Unauthenticated (``signature_invalid``) or errors.ArgumentValueError (``secagg_key_invalid``)
+    for a message that does not keep to the protocol; the state is unchanged then, and its sender drops out when the
+    phase ends.
     """
     rule = TABLE[state.phase].get(type(event))
     if rule is None:

@@ -1,13 +1,13 @@
 """What each event does to an attempt: the rules that the table of `server` names, one function each.
 
-A rule takes a state in a phase whose row names it and returns the next state and the effects. A message that no honest
-client sends raises and changes nothing; what ends the attempt is an effect with a cause. A rule for a message costs at
-most a few signatures, however many clients there are; the closing of a phase is for a worker where there are many.
+A rule takes a state in a phase whose row names it and returns the next state. A message that no honest client sends
+raises and changes nothing; an attempt that ends without a sum has a cause. A rule for a message costs at most a few
+signatures, however many clients there are; the closing of a phase is for a worker where there are many.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 from coterie import errors
 from coterie.privacy.secagg.derivations import commitment
@@ -74,31 +74,7 @@ class PhaseDeadline:
 Event: TypeAlias = Advertised | Shared | MaskedArrived | Agreed | Revealed | PhaseDeadline
 
 
-@dataclass(frozen=True)
-class Send:
-    """Clients may fetch this now."""
-
-    what: Literal["roster", "shares", "survivors", "agreements"]
-
-
-@dataclass(frozen=True)
-class Unmask:
-    """The secrets are known: take the masks of `server.plan_masks` off the sum of the survivors' vectors."""
-
-
-@dataclass(frozen=True)
-class Fail:
-    """There will be no sum."""
-
-    cause: AttemptFailure
-    detail: str
-
-
-Effect: TypeAlias = Send | Unmask | Fail
-Step: TypeAlias = tuple[ServerState, tuple[Effect, ...]]
-
-
-def advertise(state: ServerState, event: Advertised) -> Step:
+def advertise(state: ServerState, event: Advertised) -> ServerState:
     keys = event.keys
     verify_keys(
         state.terms, plan=state.plan, model=state.model, device=event.device, identity=event.identity, keys=keys
@@ -107,7 +83,7 @@ def advertise(state: ServerState, event: Advertised) -> Step:
     mine = (entry.device, entry.identity, entry.mask_key, entry.channel_key)
     for known in state.entries:
         if (known.device, known.identity, known.mask_key, known.channel_key) == mine:
-            return state, ()
+            return state
         if known.device == entry.device or known.identity == entry.identity:
             raise _refused("A client that has sent its keys sends other keys", code="secagg_repeated")
         if {known.mask_key, known.channel_key} & {entry.mask_key, entry.channel_key}:
@@ -118,10 +94,10 @@ def advertise(state: ServerState, event: Advertised) -> Step:
         check_public(bytes.fromhex(key))
     if state.clients >= state.terms.max_clients:
         raise _refused(f"The roster already has its {state.terms.max_clients} clients", code="secagg_cohort")
-    return replace(state, entries=(*state.entries, entry)), ()
+    return replace(state, entries=(*state.entries, entry))
 
 
-def close_keys(state: ServerState, event: PhaseDeadline) -> Step:
+def close_keys(state: ServerState, event: PhaseDeadline) -> ServerState:
     terms, count = state.terms, state.clients
     if count < terms.min_clients:
         return _fail(state, AttemptFailure.TOO_FEW_CLIENTS, f"{count} of at least {terms.min_clients}")
@@ -131,29 +107,29 @@ def close_keys(state: ServerState, event: PhaseDeadline) -> Step:
         return _fail(state, AttemptFailure.NO_PARAMETERS, error.message)
     places = ordered(state.entries, terms.attempt)
     entries = tuple(state.entries[index].model_copy(update={"position": place}) for place, index in enumerate(places))
-    return replace(state, phase=SecAggPhase.SHARES, entries=entries, roster=roster_digest(entries)), (Send("roster"),)
+    return replace(state, phase=SecAggPhase.SHARES, entries=entries, roster=roster_digest(entries))
 
 
-def deal(state: ServerState, event: Shared) -> Step:
+def deal(state: ServerState, event: Shared) -> ServerState:
     _check_place(state, event.position)
     dealt = Dealt(event.shares.commitment, sha256_hex(event.shares.model_dump_json().encode("utf-8")))
     before = state.dealt.get(event.position)
     if before == dealt:
-        return state, ()
+        return state
     if before is not None:
         raise _refused(f"Place {event.position} deals other shares a second time", code="secagg_repeated")
     if event.shares.boxes.keys() != set(state.near(event.position)):
         raise _refused(f"Place {event.position} deals shares to others than its neighbours", code="secagg_box")
     after = replace(state, dealt={**state.dealt, event.position: dealt})
-    return close_shares(after, PhaseDeadline()) if len(after.dealt) == state.clients else (after, ())
+    return close_shares(after, PhaseDeadline()) if len(after.dealt) == state.clients else after
 
 
-def close_shares(state: ServerState, event: PhaseDeadline) -> Step:
+def close_shares(state: ServerState, event: PhaseDeadline) -> ServerState:
     kept = _well_connected(state)
     least = fewest_survivors(state.terms, state.parameters)
     if len(kept) < least:
         return _fail(state, AttemptFailure.TOO_FEW_DEALT, f"{len(kept)} of at least {least}")
-    return replace(state, phase=SecAggPhase.MASKED, dealt=kept), (Send("shares"),)
+    return replace(state, phase=SecAggPhase.MASKED, dealt=kept)
 
 
 def _well_connected(state: ServerState) -> dict[int, Dealt]:
@@ -172,17 +148,17 @@ def _well_connected(state: ServerState) -> dict[int, Dealt]:
             del kept[place]
 
 
-def arrive(state: ServerState, event: MaskedArrived) -> Step:
+def arrive(state: ServerState, event: MaskedArrived) -> ServerState:
     _check_place(state, event.position)
     if event.position not in state.dealt:
         raise _refused(
             f"Place {event.position} dealt no shares, so its masks could not be removed", code="secagg_phase"
         )
     after = replace(state, arrived=state.arrived | {event.position})
-    return close_masked(after, PhaseDeadline()) if len(after.arrived) == len(state.dealt) else (after, ())
+    return close_masked(after, PhaseDeadline()) if len(after.arrived) == len(state.dealt) else after
 
 
-def close_masked(state: ServerState, event: PhaseDeadline) -> Step:
+def close_masked(state: ServerState, event: PhaseDeadline) -> ServerState:
     least = fewest_survivors(state.terms, state.parameters)
     if len(state.arrived) < least:
         return _fail(state, AttemptFailure.TOO_FEW_SURVIVORS, f"{len(state.arrived)} of at least {least}")
@@ -192,34 +168,34 @@ def close_masked(state: ServerState, event: PhaseDeadline) -> Step:
     if lonely is not None:
         return _fail(state, AttemptFailure.TOO_FEW_SURVIVORS, f"of the neighbours of place {lonely}")
     phase = SecAggPhase.AGREEMENT if state.terms.mode == "consistent" else SecAggPhase.REVEAL
-    return replace(state, phase=phase), (Send("survivors"),)
+    return replace(state, phase=phase)
 
 
-def sign(state: ServerState, event: Agreed) -> Step:
+def sign(state: ServerState, event: Agreed) -> ServerState:
     _check_asked(event.position, state.arrived)
     message = agreement_message(state.context, survivors_digest(state.context, state.alive, state.in_graph))
     identity = state.entries[event.position].identity
     verify(identity, Domain.SECURE_SURVIVORS, message, event.agreement.signature)
     after = replace(state, agreed=state.agreed | {event.position})
-    return close_agreement(after, PhaseDeadline()) if after.agreed == state.arrived else (after, ())
+    return close_agreement(after, PhaseDeadline()) if after.agreed == state.arrived else after
 
 
-def close_agreement(state: ServerState, event: PhaseDeadline) -> Step:
+def close_agreement(state: ServerState, event: PhaseDeadline) -> ServerState:
     least = quorum(state.parameters)
     if len(state.agreed) < least:
         return _fail(state, AttemptFailure.TOO_FEW_AGREED, f"{len(state.agreed)} of at least {least}")
     lonely = _place_below_threshold(state, state.agreed)
     if lonely is not None:
         return _fail(state, AttemptFailure.TOO_FEW_AGREED, f"of the neighbours of place {lonely}")
-    return replace(state, phase=SecAggPhase.REVEAL), (Send("agreements"),)
+    return replace(state, phase=SecAggPhase.REVEAL)
 
 
-def reveal(state: ServerState, event: Revealed) -> Step:
+def reveal(state: ServerState, event: Revealed) -> ServerState:
     asked = asked_to_reveal(state)
     _check_asked(event.position, asked)
     before = state.revealed.get(event.position)
     if before == event.reveal:
-        return state, ()
+        return state
     if before is not None:
         raise _refused(f"Place {event.position} reveals other shares a second time", code="secagg_repeated")
     near = state.dealt.keys() & set(state.near(event.position))
@@ -233,7 +209,7 @@ def reveal(state: ServerState, event: Revealed) -> Step:
         )
     decode_shares([*event.reveal.self_shares.values(), *event.reveal.mask_shares.values()])
     after = replace(state, revealed={**state.revealed, event.position: event.reveal})
-    return close_reveal(after, PhaseDeadline()) if len(after.revealed) == len(asked) else (after, ())
+    return close_reveal(after, PhaseDeadline()) if len(after.revealed) == len(asked) else after
 
 
 def asked_to_reveal(state: ServerState) -> frozenset[int]:
@@ -241,7 +217,7 @@ def asked_to_reveal(state: ServerState) -> frozenset[int]:
     return state.agreed if state.terms.mode == "consistent" else state.arrived
 
 
-def close_reveal(state: ServerState, event: PhaseDeadline) -> Step:
+def close_reveal(state: ServerState, event: PhaseDeadline) -> ServerState:
     lonely = _place_below_threshold(state, frozenset(state.revealed))
     if lonely is not None:
         return _fail(state, AttemptFailure.TOO_FEW_REVEALED, f"of the neighbours of place {lonely}")
@@ -257,12 +233,12 @@ def close_reveal(state: ServerState, event: PhaseDeadline) -> Step:
     shut = sorted(blame.dealer for blame in blamed if blame.revealer is None)
     if shut:
         return _fail(judged, AttemptFailure.WRONG_SHARES, "that of place " + ", ".join(map(str, shut)))
-    return replace(judged, phase=SecAggPhase.SUMMED, opened=opened, revealed={}), (Unmask(),)
+    return replace(judged, phase=SecAggPhase.SUMMED, opened=opened, revealed={})
 
 
-def late(state: ServerState, event: PhaseDeadline) -> Step:
+def late(state: ServerState, event: PhaseDeadline) -> ServerState:
     """The deadline of an attempt that has ended."""
-    return state, ()
+    return state
 
 
 def _bound(state: ServerState) -> list[int]:
@@ -315,11 +291,8 @@ def _check_asked(position: int, places: frozenset[int]) -> None:
         raise _refused(f"Place {position} is not asked: it dropped out before", code="secagg_phase")
 
 
-def _fail(state: ServerState, cause: AttemptFailure, detail: str) -> Step:
-    return (
-        replace(state, phase=SecAggPhase.FAILED, revealed={}, cause=cause, detail=detail),
-        (Fail(cause, f"{cause.sentence}: {detail}"),),
-    )
+def _fail(state: ServerState, cause: AttemptFailure, detail: str) -> ServerState:
+    return replace(state, phase=SecAggPhase.FAILED, revealed={}, cause=cause, detail=detail)
 
 
 def _refused(message: str, code: str) -> errors.SecureAggregationRefused:

@@ -4,7 +4,6 @@ from typing import Annotated, Literal
 
 from fastapi import Path, Query, Request, Response
 
-from coterie.errors import InputError
 from coterie.protocol.control import BlobRef
 from coterie.server.auth.gate import Calling, Here, gated_router
 from coterie.server.store import audit, blob_rows
@@ -30,20 +29,12 @@ Kind = Annotated[
     },
 )
 async def put(sha256: Digest, kind: Kind, request: Request, response: Response, here: Here, caller: Calling) -> BlobRef:
-    """Streams to disk; acknowledged when file and row are durable. A blob that is here already is answered with 200;
-    with a token for one population, one that such a token has sent already.
+    """Streams into the store; acknowledged when file and row are durable. A blob that is here already is answered with
+    200; with a token for one population, one that such a token has sent already.
     """
-    body, digest, size = await here.storage.blobs.receive(request.stream(), limit=here.settings.blob_limit)
-    try:
-        if digest != sha256:
-            raise InputError(
-                f"The {size} bytes received have the digest {digest}, not {sha256}.",
-                hint="Send the whole file again.",
-                code="digest_mismatch",
-            )
-        await here.storage.blobs.put("blobs", sha256, body, point="upload")
-    finally:
-        body.unlink(missing_ok=True)
+    size = await here.storage.blobs.put(
+        "blobs", sha256, request.stream(), point="upload", limit=here.settings.blob_limit
+    )
     async with here.storage.database.write("blob") as session:
         await caller.confirm(session)
         is_new = await blob_rows.keep(session, sha256, size, kind)

@@ -71,7 +71,7 @@ async def check(here: Coordinator, request: ExperimentCreate, caller: Caller) ->
         await _require(session, {request.plan.id, *(ref.sha256 for ref in refs)}, caller)
         await _require_sizes(session, refs)
     manifest = Manifest.from_bytes(
-        await asyncio.to_thread(here.storage.blobs.files.read, "blobs", request.plan.id, "a plan")
+        await asyncio.to_thread(here.storage.blobs.reader.read, "blobs", request.plan.id, "a plan")
     )
     async with here.storage.database.read() as session:
         await _require(session, {stage.sha256 for stage in manifest.stages}, caller)
@@ -118,7 +118,7 @@ async def _require_sizes(session: AsyncSession, refs: list[BlobRef]) -> None:
 
 
 def _checked_plan(blobs: BlobStore, request: ExperimentCreate, manifest: Manifest, signers: tuple[str, ...]) -> Plan:
-    graphs = {stage.name: blobs.files.read("blobs", stage.sha256, "a plan's graph") for stage in manifest.stages}
+    graphs = {stage.name: blobs.reader.read("blobs", stage.sha256, "a plan's graph") for stage in manifest.stages}
     return check_plan(
         manifest.data, graphs, signature=request.plan.signature, signer=request.plan.signer, allowed_signers=signers
     )
@@ -181,7 +181,7 @@ def _check_weights(blobs: BlobStore, request: ExperimentCreate, manifest: Manife
 
 def _check_tensors(blobs: BlobStore, digest: str, layout: Layout, what: str) -> None:
     limits = TensorLimits(max_bytes=layout.size * 4 + (1 << 20), dtypes=frozenset({"F32"}))
-    vector = layout.flatten(read_file(blobs.files.file("blobs", digest, what), limits))
+    vector = layout.flatten(read_file(blobs.reader.range_of("blobs", digest, what), limits))
     if not np.isfinite(vector).all():
         raise ExperimentError(
             f"The {what} is not finite at element {int(np.argmin(np.isfinite(vector)))}.", code="not_finite"

@@ -24,6 +24,7 @@ from coterie.server.rounds.transitions import awaits
 from coterie.server.store import events, experiments, nonces, participations, tasks
 from coterie.server.store.engine import can_wait
 from coterie.server.store.experiments import Locked
+from coterie.server.store.received import Received
 from coterie.server.store.tables import TaskRow
 
 
@@ -82,7 +83,7 @@ async def keep_part(here: Coordinator, device: SignedDevice, row: TaskRow, messa
 
 
 async def accept(
-    here: Coordinator, device: SignedDevice, row: TaskRow, message: Task, whole: Path, sha256: str, size: int
+    here: Coordinator, device: SignedDevice, row: TaskRow, message: Task, whole: Received, size: int
 ) -> Literal["accepted", "already"]:
     """Count the update exactly once. Returns ``already`` when these very bytes were counted before.
 
@@ -91,7 +92,7 @@ async def accept(
     """
     manifest = await here.storage.plans.manifest(message.plan.id)
     try:
-        update = await asyncio.to_thread(check, whole, manifest, message)
+        update = await asyncio.to_thread(check, whole.path, manifest, message)
         sums = metric_sums(update, manifest, message) if message.kind == "evaluate" else None
         # A loss that a promise of privacy is about is nothing to remember a device by.
         measured = message.kind == "train" and message.privacy is None
@@ -100,9 +101,9 @@ async def accept(
         here.metrics.updates.labels(error.reason).inc()
         await _refuse(here, device, row, error, size)
         raise
-    total = whole.stat().st_size
+    sha256, total = whole.sha256, whole.size
     if message.kind == "train":
-        await here.storage.blobs.put("updates", sha256, whole, point="update")
+        await here.storage.blobs.keep("updates", whole, point="update")
     changes = {
         "upload": sha256,
         "size": total,

@@ -5,7 +5,7 @@ from typing import Literal
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from coterie.aggregation.eligibility import eligible, keeps_last_slot, may_try
+from coterie.aggregation.eligibility import eligible, keeps_last_slot, may_try, measures
 from coterie.aggregation.engine import EvaluationLeased, Kind, TaskLeased, open_slots
 from coterie.aggregation.plan.needs import Needs
 from coterie.aggregation.private.local_noise import local_terms
@@ -18,7 +18,7 @@ from coterie.server.clock import now_ms
 from coterie.server.coordinator import Coordinator
 from coterie.server.device.limits import masked_limit, upload_limit
 from coterie.server.device.secure_terms import joined
-from coterie.server.rounds.asking import KINDS, Asker, measures, within_reach
+from coterie.server.rounds.asking import KINDS, Asker, within_reach
 from coterie.server.rounds.edge_terms import edge_terms, fits, with_time_left
 from coterie.server.rounds.eligibility import contribution, holdings, outcomes
 from coterie.server.rounds.reservations import kept_for_others
@@ -49,10 +49,6 @@ async def candidates(coordinator: Coordinator, session: AsyncSession, asker: Ask
 async def _may_take(
     coordinator: Coordinator, session: AsyncSession, opened: OpenRound, kind: Kind, asker: Asker
 ) -> bool:
-    # One device has one say in a buffer, and trains on what it keeps only when that is settled.
-    buffered = opened.value.config.buffered and kind == "train"
-    if buffered and await tasks.waits(session, opened.row.experiment, asker.id):
-        return False
     experiment = await experiments.find(session, opened.row.experiment)
     if experiment is None:
         return False
@@ -61,7 +57,8 @@ async def _may_take(
         return False
     privacy = privacy_of(request)
     tried = await tasks.tried(session, experiment.id, opened.row.number, kind, asker.id)
-    if not may_try(outcomes(tried), kind, privacy):
+    waits = opened.value.config.buffered and await tasks.waits(session, experiment.id, asker.id)
+    if not may_try(outcomes(tried), kind, privacy, in_buffer=waits):
         return False
     if not await fits(session, opened, kind, asker.clients):
         return False
@@ -75,7 +72,7 @@ async def _chosen(
     to the edge, so neither is asked of it.
     """
     policy = request.rounds
-    if measures(request, kind):
+    if measures(policy, kind):
         return True
     now, number = now_ms(), opened.value.number
     past = contribution(await participations.find(session, opened.row.experiment, asker.id), now)
@@ -129,8 +126,8 @@ async def _make(
     model = await blob_rows.find(session, version)
     lease_ms = round(request.rounds.lease_s * 1000)
     edge = await edge_terms(session, opened, kind, asker.clients, request)
-    files = coordinator.storage.blobs.files
-    secure = await joined(session, opened, kind, request, manifest, files, experiment.server_state)
+    reader = coordinator.storage.blobs.reader
+    secure = await joined(session, opened, kind, request, manifest, reader, experiment.server_state)
     if secure is not None:
         largest = masked_limit(secure.sections)
     else:

@@ -130,7 +130,7 @@ async def _send(
 
     async def body() -> AsyncIterator[bytes]:
         source = (
-            here.storage.blobs.read(sha256, variant.start, variant.stop)
+            here.storage.blobs.read("blobs", sha256, variant.start, variant.stop)
             if variant.packed is None
             else here.downloads.compression.read(variant.packed)
         )

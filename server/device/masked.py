@@ -3,7 +3,6 @@ what is in it nobody can see.
 """
 
 import asyncio
-from pathlib import Path
 from typing import Literal
 
 from coterie.errors import Conflict, CoterieError
@@ -18,6 +17,7 @@ from coterie.server.device.attempt_states import awaited_place, differs, not_in_
 from coterie.server.device.task_states import own, refusal
 from coterie.server.store import attempts, events, mailbox, nonces, tasks
 from coterie.server.store.engine import can_wait
+from coterie.server.store.received import Received
 from coterie.server.store.tables import TaskRow
 
 PHASE = "masked"
@@ -62,7 +62,7 @@ async def keep_part(here: Coordinator, device: SignedDevice, row: TaskRow, size:
 
 
 async def accept(
-    here: Coordinator, device: SignedDevice, row: TaskRow, message: Task, whole: Path, sha256: str, size: int
+    here: Coordinator, device: SignedDevice, row: TaskRow, message: Task, whole: Received, size: int
 ) -> Literal["accepted", "already"]:
     """Take the masked vector into the attempt's sum, exactly once. Returns ``already`` when these very bytes are in it.
 
@@ -77,9 +77,9 @@ async def accept(
     awaited_place(attempt, machine, device.id, PHASE)
     spec = vector_spec(message.secure.sections)
     # Read whole, so that no vector can spoil the sum when it is made.
-    await asyncio.to_thread(read_masked, whole, expected_header(message.secure, message), spec)
-    total = whole.stat().st_size
-    await here.storage.blobs.put("updates", sha256, whole, point="masked")
+    await asyncio.to_thread(read_masked, whole.path, expected_header(message.secure, message), spec)
+    sha256, total = whole.sha256, whole.size
+    await here.storage.blobs.keep("updates", whole, point="masked")
     try:
         async with here.storage.database.write("masked") as session:
             await nonces.spend(session, device.nonce, device.nonce_expires)

@@ -15,7 +15,7 @@ from coterie.protocol.privacy import Privacy, UserLevel
 from coterie.protocol.secagg import SecureTerms
 from coterie.protocol.tensors import open_tensors
 from coterie.server.store import attempts, tasks
-from coterie.server.store.blob_files import BlobFiles
+from coterie.server.store.blob_reader import BlobReader
 from coterie.server.store.experiments import OpenRound
 
 
@@ -25,13 +25,13 @@ async def joined(
     kind: Kind,
     request: ExperimentCreate,
     manifest: Manifest,
-    files: BlobFiles,
+    reader: BlobReader,
     server_state: str | None,
 ) -> SecureTerms | None:
     """The terms of a task that is about to be made, whose attempt this makes if the task is its first; None where
     updates come in clear.
 
-    files: of blobs.
+    reader: of blobs.
     server_state: the digest of what the rounds before have left.
     """
     secure = secure_of(request)
@@ -48,15 +48,15 @@ async def joined(
         privacy=request.privacy,
         rounds=request.rounds,
         round=number,
-        clip=await asyncio.to_thread(_clip, request.privacy, files, server_state),
+        clip=await asyncio.to_thread(_clip, request.privacy, reader, server_state),
     )
 
 
-def _clip(privacy: Privacy | None, files: BlobFiles, server_state: str | None) -> float | None:
+def _clip(privacy: Privacy | None, reader: BlobReader, server_state: str | None) -> float | None:
     """The clipping norm that the quantiles of the rounds before have moved to; None where nothing moves it."""
     if not isinstance(privacy, UserLevel) or privacy.adaptive is None or server_state is None:
         return None
-    file = open_tensors(files.file("blobs", server_state, "the server's state"))
+    file = open_tensors(reader.range_of("blobs", server_state, "the server's state"))
     return clip_in({CLIP: file.read(CLIP)} if CLIP in file.tensors else {})
 
 

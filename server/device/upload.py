@@ -5,8 +5,6 @@ and the row that counts it is committed together with the engine's step. Whateve
 behind but a part that can be continued.
 """
 
-from dataclasses import dataclass
-from pathlib import Path as File
 from typing import Annotated
 
 from fastapi import Header, Path, Request, Response
@@ -26,23 +24,11 @@ from coterie.server.device.task_states import own, refusal
 from coterie.server.incoming import UploadPart, kept, part_of
 from coterie.server.store import tasks
 from coterie.server.store.blobs import too_large
+from coterie.server.store.received import Received
 from coterie.server.store.tables import TaskRow
 
 router = gated_router("device")
 TaskName = Annotated[str, Path(pattern=r"^task_[0-9a-f]{32}$")]
-
-
-@dataclass(frozen=True)
-class Body:
-    """What came in a request, in a scratch file.
-
-    sha256: of these bytes.
-    size: how many there are.
-    """
-
-    path: File
-    sha256: str
-    size: int
 
 
 @router.head("/v1/device/tasks/{task}/update", operation_id="getUploadOffset", summary="How much of the update is here")
@@ -85,22 +71,21 @@ async def upload(
     limit = min(message.upload_limit, here.settings.update_limit)
     if part.length > limit:
         raise too_large(limit)
-    path, digest, size = await here.incoming.receive(request, task, part)
-    body = Body(path, digest, size)
+    body = await here.incoming.receive(request, task, part)
     try:
-        device.check_body(digest)
-        here.metrics.received.inc(size)
+        device.check_body(body.sha256)
+        here.metrics.received.inc(body.size)
         async with here.incoming.turn(task):
             # Another part may have finished the task while this body came in.
             async with here.storage.database.read() as session:
                 row = await own(session, task, device.id)
             return await _take(here, device, row, message, part, body)
     finally:
-        path.unlink(missing_ok=True)
+        body.path.unlink(missing_ok=True)
 
 
 async def _take(
-    here: Coordinator, device: Signed, row: TaskRow, message: Task, part: UploadPart, body: Body
+    here: Coordinator, device: Signed, row: TaskRow, message: Task, part: UploadPart, body: Received
 ) -> Response:
     vector = masked.awaits_vector(row)
     if row.state != tasks.LEASED and not vector:
@@ -118,7 +103,7 @@ async def _take(
             headers={UPLOAD_OFFSET_HEADER: str(received)},
         )
     if part.offset + body.size < part.length:
-        await kept(here.storage.blobs.parts.add(row.id, part.offset, body.path))
+        await kept(here.storage.blobs.parts.add(row.id, part.offset, body))
         if vector:
             await masked.keep_part(here, device, row, body.size)
         else:
@@ -134,7 +119,7 @@ async def _take(
                 headers={UPLOAD_OFFSET_HEADER: "0"},
             )
         take = masked.accept if vector else acceptance.accept
-        state = await take(here, device, row, message, whole.path, part.sha256, body.size)
+        state = await take(here, device, row, message, whole, body.size)
     except StorageError:
         raise  # the parts stay, so that only the last one is sent again
     except CoterieError:
@@ -146,15 +131,10 @@ async def _take(
     return _receipt(state, part.sha256)
 
 
-async def _joined(here: Coordinator, task: str, part: UploadPart, body: Body) -> Body:
+async def _joined(here: Coordinator, task: str, part: UploadPart, body: Received) -> Received:
     """The whole update: the parts that came before, and the last one."""
-    path = here.storage.blobs.scratch_file(task)
-    try:
-        digest = await kept(here.storage.blobs.parts.join(task, part.offset, body.path, path))
-    except BaseException:
-        path.unlink(missing_ok=True)
-        raise
-    return Body(path, digest, part.length)
+    blobs = here.storage.blobs
+    return await kept(blobs.receive(blobs.parts.join(task, part.offset, body), limit=part.length))
 
 
 async def _forget(here: Coordinator, task: str, part: UploadPart) -> None:

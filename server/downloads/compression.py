@@ -54,13 +54,16 @@ class Compression:
     def _pack(self, digest: str, size: int, path: Path) -> bool:
         descriptor, name = tempfile.mkstemp(dir=self._folder)
         try:
-            with os.fdopen(descriptor, "wb") as target, self._blobs.files.file("blobs", digest).open("rb") as source:
-                zstandard.ZstdCompressor(level=LEVEL).copy_stream(source, target, size=size)
+            packer = zstandard.ZstdCompressor(level=LEVEL).compressobj(size=size)
+            with os.fdopen(descriptor, "wb") as target:
+                for chunk in self._blobs.reader.stream("blobs", digest):
+                    target.write(packer.compress(chunk))
+                target.write(packer.flush())
             if os.path.getsize(name) > size * PAYS:
                 return False
             os.replace(name, path)
             return True
-        except (OSError, StorageError):
+        except (OSError, StorageError, zstandard.ZstdError):
             return False  # no room for a cache is no reason to refuse the blob
         finally:
             Path(name).unlink(missing_ok=True)

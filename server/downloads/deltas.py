@@ -68,13 +68,13 @@ class Deltas:
             with tempfile.TemporaryDirectory(dir=self._folder) as scratch:
                 made = Path(scratch) / "delta"
                 job = {
-                    "blobs": self._blobs.files.to_json(),
+                    "blobs": self._blobs.reader.to_json(),
                     "old": pair[0],
                     "new": pair[1],
                     "out": str(made),
                     "pays": PAYS,
                 }
-                result = await self._workers.run("delta", {**job, "blobs": self._blobs.files.to_json()})
+                result = await self._workers.run("delta", job)
                 if result["pays"]:
                     made.replace(path)
                 self._remember(pair, result["pays"])

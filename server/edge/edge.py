@@ -204,7 +204,7 @@ class Edge:
 
     async def _answer(self, task: UpstreamTaskRow) -> bytes:
         if task.upload is not None:
-            return await asyncio.to_thread(self.storage.blobs.files.read, "updates", task.upload, "an accumulator")
+            return await asyncio.to_thread(self.storage.blobs.reader.read, "updates", task.upload, "an accumulator")
         return answer.evaluation(task, await self.storage.plans.manifest(upstream.message(task).plan.id))
 
     async def _give_up(self, task: UpstreamTaskRow) -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 from sqlalchemy import select
@@ -18,7 +17,7 @@ from coterie.protocol.codecs.table import unfit
 from coterie.protocol.control import ExperimentCreate, RoundPolicy, ServerRule
 from coterie.protocol.device import EdgeTerms, Task
 from coterie.protocol.layout import Layout
-from coterie.protocol.tensors import TensorLimits, read_file
+from coterie.protocol.tensors import TensorLimits, decode_tensors
 from coterie.server.clock import now_ms
 from coterie.server.edge.membership import EdgeMembership
 from coterie.server.floor import check_floor, policy_of
@@ -27,6 +26,7 @@ from coterie.server.rounds.transitions import Rounds
 from coterie.server.settings import Settings
 from coterie.server.storage import Storage
 from coterie.server.store import blob_rows, devices, events, experiments, populations, upstream
+from coterie.server.store.blobs import in_one
 from coterie.server.store.tables import BlobRow, ExperimentRow, ModelRow, RoundRow, UpstreamTaskRow
 
 MOST_ROUNDS = 1_000_000
@@ -143,19 +143,15 @@ class Mirror:
             row = await blob_rows.find(session, sha256)
         if row is None or row.kind not in blob_rows.PUBLIC_KINDS:
             data = await self.cache.fetch(sha256, limit=self.settings.blob_limit, size=size)
-            part = self.storage.blobs.scratch_file(f"mirror-{sha256}")
-            await asyncio.to_thread(part.write_bytes, data)
-            await self.storage.blobs.put("blobs", sha256, part, point="mirror")
-            part.unlink()
+            await self.storage.blobs.put("blobs", sha256, in_one(data), point="mirror", size=len(data))
             async with self.storage.database.write("fetched") as session:
                 await blob_rows.keep(session, sha256, len(data), kind)
             self.cache.prune(keep=frozenset(), bytes_kept=0)
-        return await asyncio.to_thread(self.storage.blobs.files.read, "blobs", sha256)
+            return data
+        return await asyncio.to_thread(self.storage.blobs.reader.read, "blobs", sha256)
 
     async def _tensors(self, sha256: str, kind: str, size: int | None, layout: Layout) -> None:
-        await self._blob(sha256, kind, size)
-        path = await asyncio.to_thread(self.storage.blobs.files.file, "blobs", sha256)
-        await asyncio.to_thread(_check_tensors, path, layout, kind)
+        await asyncio.to_thread(_check_tensors, await self._blob(sha256, kind, size), layout, kind)
 
     async def _experiment(
         self, session: AsyncSession, membership: EdgeMembership, task: Task, manifest: Manifest, config: RoundConfig
@@ -263,8 +259,8 @@ async def _drop_base(session: AsyncSession, experiment: str, number: int) -> str
     return row.base
 
 
-def _check_tensors(path: Path, layout: Layout, kind: str) -> None:
+def _check_tensors(data: bytes, layout: Layout, kind: str) -> None:
     limits = TensorLimits(max_bytes=layout.size * 4 + (1 << 20), dtypes=frozenset({"F32"}))
-    vector = layout.flatten(read_file(path, limits))
+    vector = layout.flatten(decode_tensors(data, limits))
     if not np.isfinite(vector).all():
         raise PlanRefused(f"The {kind} of the task holds values that are not finite.", code="model_not_finite")

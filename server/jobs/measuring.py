@@ -24,7 +24,7 @@ async def _arguments(context: RoundContext, job: Job, folder: Path) -> Mapping[s
     request = experiments.request_of(row)
     manifest = await context.storage.plans.manifest(row.plan)
     return {
-        "blobs": context.storage.blobs.files.to_json(),
+        "blobs": context.storage.blobs.reader.to_json(),
         "manifest": row.plan,
         "graphs": {stage.name: stage.sha256 for stage in manifest.stages if stage.over == "pass"},
         "weights": found.value.version or "",

@@ -19,6 +19,7 @@ from coterie.server.jobs.kind import JobKind, Result
 from coterie.server.secure.context import RoundContext
 from coterie.server.store import experiments, jobs
 from coterie.server.store.jobs import Job, JobKey
+from coterie.server.store.received import chunks_of
 from coterie.server.store.tables import JobRow
 from coterie.server.worker.workers import JobFailed, WorkerLost, Workers
 
@@ -164,7 +165,7 @@ class JobRunner:
         changed, where the job is not this runner's any more.
         """
         for file in kind.files(result):
-            await self.context.storage.blobs.put(file.shelf, file.digest, file.path, point=kind.point)
+            await self.context.storage.blobs.put(file.shelf, file.digest, chunks_of(file.path), point=kind.point)
         details, digest = await asyncio.to_thread(kind.remember, result)
         async with self.context.storage.database.write(kind.transaction) as session:
             locked = await experiments.lock(session, job.key.experiment)

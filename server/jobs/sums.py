@@ -15,6 +15,7 @@ from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from coterie.aggregation.due import SUMS
 from coterie.aggregation.engine import EvaluationSummed, Kind, Work
 from coterie.errors import InternalError
 from coterie.protocol.secagg import SecureTerms
@@ -33,8 +34,6 @@ from coterie.server.store.experiments import Locked, OpenRound
 from coterie.server.store.jobs import Job, JobKey
 from coterie.server.store.tables import AttemptRow, ExperimentRow
 from coterie.server.worker.workers import JobFailed
-
-SUM_WORK = (Work.SUM, Work.SUM_EVALUATIONS)
 
 
 @dataclass(frozen=True)
@@ -84,7 +83,7 @@ async def _unmask_arguments(context: RoundContext, job: Job, folder: Path) -> Ma
     async with context.storage.database.read() as session:
         row = await experiments.find(session, job.key.experiment)
         attempt = await attempts.find(session, job.key.subject)
-        found = await round_due(session, job, *SUM_WORK)
+        found = await round_due(session, job, *SUMS)
         if row is None or attempt is None or found is None or attempt.phase != attempts.UNMASKING:
             return None
         machine = await context.machines.of(session, attempt)
@@ -175,7 +174,7 @@ async def _version_arguments(context: RoundContext, job: Job, folder: Path) -> M
         return None
     request = experiments.request_of(row)
     return {
-        "blobs": context.storage.blobs.files.to_json(),
+        "blobs": context.storage.blobs.reader.to_json(),
         "manifest": row.plan,
         "terms": sums[0].terms.model_dump(mode="json"),
         "base": found.value.base,
@@ -210,7 +209,7 @@ async def _evaluation_arguments(context: RoundContext, job: Job, folder: Path) -
         return None
     (one,) = sums  # an evaluation has one attempt
     return {
-        "blobs": context.storage.blobs.files.to_json(),
+        "blobs": context.storage.blobs.reader.to_json(),
         "manifest": row.plan,
         "terms": one.terms.model_dump(mode="json"),
         "base": found.value.version,

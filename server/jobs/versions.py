@@ -14,7 +14,7 @@ from coterie.server.jobs.noise import noise_of
 from coterie.server.rounds import inputs
 from coterie.server.secure.context import RoundContext
 from coterie.server.store import blob_rows, experiments, tasks, upstream
-from coterie.server.store.blob_files import DAMAGED
+from coterie.server.store.blob_reader import DAMAGED
 from coterie.server.store.experiments import Locked, OpenRound
 from coterie.server.store.jobs import Job
 from coterie.server.store.tables import ExperimentRow
@@ -92,7 +92,7 @@ async def _accumulate_arguments(context: RoundContext, job: Job, folder: Path) -
         raise InternalError(f"Round {found.row.number} of {row.id} answers a task that has no row.")
     terms = upstream.terms(above)
     return {
-        "blobs": context.storage.blobs.files.to_json(),
+        "blobs": context.storage.blobs.reader.to_json(),
         "manifest": row.plan,
         "task": above.id,
         "base": found.value.base,

@@ -1,11 +1,10 @@
-"""Which jobs are wanted: pure, from what is due for each round (`coterie.aggregation.due`) and from its attempts."""
+"""What is due for rounds (`coterie.aggregation.due`), read with the rows of their attempts, and the jobs of it."""
 
 import json
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from coterie.aggregation.engine import Work, work_due
-from coterie.server.secure.sums import SUMMED
+from coterie.aggregation.engine import AttemptStage, Do, Due, Kind, SumAttempt, Work, due
 from coterie.server.store import attempts, jobs
 from coterie.server.store.attempts import AttemptStatus
 from coterie.server.store.experiments import OpenRound
@@ -21,44 +20,69 @@ SECURE_AGGREGATE: Final = "secure_aggregate"
 SECURE_EVALUATION: Final = "secure_evaluation"
 SUM_AT_ONCE: Final = 8
 """So many masked vectors that are not in the running sum yet are worth a job, before the phase ends."""
-OF_SUMS: Final[Mapping[Work, str]] = {Work.SUM: SECURE_AGGREGATE, Work.SUM_EVALUATIONS: SECURE_EVALUATION}
-"""Work on sums: the job that makes something of the opened ones."""
+JOBS: Final[Mapping[Work, str]] = {
+    Work.AGGREGATE: AGGREGATE,
+    Work.EVALUATE: EVALUATE,
+    Work.UNMASK: UNMASK,
+    Work.SUM: SECURE_AGGREGATE,
+    Work.SUM_EVALUATIONS: SECURE_EVALUATION,
+}
+"""Work that takes so long that it is a job; the rest is one transaction each."""
+Rows = Mapping[JobKey, JobRow]
+
+
+def owed(opened: OpenRound, standings: Sequence[AttemptStatus], rows: Rows, now: int) -> tuple[Due, ...]:
+    """What is due for a round.
+
+    standings: of the attempts that are not over.
+    rows: of the jobs of all open rounds.
+    now: milliseconds.
+    """
+    mine = [SumAttempt(each.id, _kind(each), _stage(each, rows, now)) for each in _of(opened, standings)]
+    return due(opened.value, mine)
 
 
 def wanted(
-    opened: Sequence[OpenRound], standings: Sequence[AttemptStatus], rows: Mapping[JobKey, JobRow], now: int
+    opened: OpenRound, entries: Sequence[Due], standings: Sequence[AttemptStatus], rows: Rows, now: int
 ) -> list[JobKey]:
-    """The jobs that somebody should do now, or is at.
+    """The jobs of a round that somebody should do now, or is at: those that are due, and sums that are worth beginning
+    while vectors still come.
 
-    standings: of the attempts that are not over.
-    rows: of the jobs of these rounds.
-    now: milliseconds.
+    entries: from `owed`.
     """
-    found: list[JobKey] = []
-    for one in opened:
-        experiment, number, work = one.row.experiment, one.row.number, work_due(one.value)
-        mine = [each for each in standings if (each.experiment, each.round) == (experiment, number)]
-        found += [_key(each, SECURE_SUM) for each in mine if _worth_adding(each, rows, now)]
-        if work is Work.AGGREGATE:
-            kind = AGGREGATE if one.row.upstream is None else ACCUMULATE
-            found.append(JobKey(experiment, number, kind))
-        elif work is Work.EVALUATE:
-            found.append(JobKey(experiment, number, EVALUATE))
-        elif work is not None and work in OF_SUMS:
-            summing = [each for each in mine if each.kind == SUMMED[work]]
-            ready = [_key(each, UNMASK) for each in summing if each.phase == attempts.UNMASKING]
-            closed = [key for key in ready if key not in rows or rows[key].state != jobs.DONE]
-            found += closed
-            if summing and len(ready) == len(summing) and not closed:
-                found.append(JobKey(experiment, number, OF_SUMS[work]))
+    found = [_key(each, SECURE_SUM) for each in _of(opened, standings) if _worth_adding(each, rows, now)]
+    for entry in entries:
+        if isinstance(entry, Do) and entry.work in JOBS:
+            above = entry.work is Work.AGGREGATE and opened.row.upstream is not None
+            kind = ACCUMULATE if above else JOBS[entry.work]
+            found.append(JobKey(opened.row.experiment, opened.row.number, kind, entry.attempt or ""))
     return found
+
+
+def _of(opened: OpenRound, standings: Sequence[AttemptStatus]) -> list[AttemptStatus]:
+    place = opened.row.experiment, opened.row.number
+    return [each for each in standings if (each.experiment, each.round) == place]
+
+
+def _kind(standing: AttemptStatus) -> Kind:
+    return "train" if standing.kind == "train" else "evaluate"
+
+
+def _stage(standing: AttemptStatus, rows: Rows, now: int) -> AttemptStage:
+    """What an attempt waits for, as the engine knows it."""
+    if standing.phase == attempts.GATHERING:
+        return AttemptStage.GATHERING
+    if standing.phase != attempts.UNMASKING:
+        return AttemptStage.ANSWERED if standing.due(now) else AttemptStage.ASKING
+    row = rows.get(_key(standing, UNMASK))
+    return AttemptStage.OPENED if row is not None and row.state == jobs.DONE else AttemptStage.CLOSED
 
 
 def _key(standing: AttemptStatus, kind: str) -> JobKey:
     return JobKey(standing.experiment, standing.round, kind, standing.id)
 
 
-def _worth_adding(standing: AttemptStatus, rows: Mapping[JobKey, JobRow], now: int) -> bool:
+def _worth_adding(standing: AttemptStatus, rows: Rows, now: int) -> bool:
     if standing.phase != "masked" or standing.due(now):
         return False
     row = rows.get(_key(standing, SECURE_SUM))

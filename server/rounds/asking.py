@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from coterie.aggregation.eligibility import has_the_data
+from coterie.aggregation.eligibility import has_the_data, measures
 from coterie.aggregation.engine import Kind
 from coterie.aggregation.plan.needs import Needs
 from coterie.aggregation.private.secure_aggregation import shares_noise
@@ -47,7 +47,7 @@ def within_reach(request: ExperimentCreate, needs: Needs, kind: Kind, asker: Ask
         # moves a sum that is shortened as a whole by up to twice the norm that noise is made for.
         private = request.secure is not None or request.privacy is not None
         return not private and reducer(request.reducer).needs == "sums"
-    return measures(request, kind) or has_the_data(request.rounds, holdings(asker.data))
+    return measures(request.rounds, kind) or has_the_data(request.rounds, holdings(asker.data))
 
 
 def lacks(request: ExperimentCreate, needs: Needs, asker: Asker) -> Idle | None:
@@ -65,8 +65,3 @@ def lacks(request: ExperimentCreate, needs: Needs, asker: Asker) -> Idle | None:
     if not wanted <= set(known.features) or (needs.trainer == "plan" and known.opset < OPSET):
         return "features"
     return None
-
-
-def measures(request: ExperimentCreate, kind: Kind) -> bool:
-    """Whether the task only measures what training made, which whoever can may do."""
-    return kind == "evaluate" and request.rounds.purpose == "train"

@@ -21,7 +21,7 @@ def aggregation(
     """
     request = experiments.request_of(row)
     return {
-        "blobs": blobs.files.to_json(),
+        "blobs": blobs.reader.to_json(),
         "manifest": row.plan,
         "base": opened.value.base,
         "updates": updates(accepted),

@@ -16,7 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from coterie.aggregation.engine import Round, RoundPhase
 from coterie.aggregation.private import costs
-from coterie.aggregation.private.secure_aggregation import secure_of, shares_noise
+from coterie.aggregation.private.secure_aggregation import coordinator_noises, secure_of
 from coterie.aggregation.round import Cause as RoundCause
 from coterie.errors import ExperimentError, StorageError
 from coterie.privacy.dp.events import Event
@@ -44,11 +44,6 @@ def privacy_of(request: ExperimentCreate) -> Privacy | None:
     if request.privacy is None or request.rounds.purpose == "evaluate":
         return None
     return request.privacy
-
-
-def noised_here(request: ExperimentCreate) -> bool:
-    """Whether the coordinator itself adds the noise: to sums of updates that it sees."""
-    return isinstance(privacy_of(request), UserLevel) and request.secure is None
 
 
 @dataclass(frozen=True)
@@ -123,7 +118,7 @@ class Spending:
         privacy = privacy_of(experiments.request_of(experiment))
         if privacy is None:
             return
-        if isinstance(privacy, UserLevel) and not shares_noise(privacy):
+        if coordinator_noises(privacy):
             await self.pay(session, experiment, number)
         else:
             await self.ledger.spend(session, experiment.population, experiment.id, number)

@@ -1,7 +1,7 @@
-"""Attempts at secure aggregation, driven beside their rounds.
+"""Attempts at secure aggregation, moved on by the driver of rounds.
 
-Like the driver of rounds it holds no state that a restart could lose: each look at the rows starts what is due, one
-conditional transaction each. An attempt begins when its round has all the clients that reported *trained*; each phase
+Like the driver it holds no state that a restart could lose: what is due (`coterie.aggregation.due`) is one conditional
+transaction each. An attempt begins when its round has all the clients that reported *trained*; each phase
 ends when everybody has answered, or at its deadline with those who have. Adding up and opening sums are jobs
 (`coterie.server.jobs.sums`).
 """
@@ -21,11 +21,9 @@ from coterie.server.rounds.errands import Errands
 from coterie.server.secure.context import RoundContext
 from coterie.server.secure.failing import end_without_sum, moved, named
 from coterie.server.secure.machine import Failed, Machine, begin
-from coterie.server.secure.sums import summed_now
 from coterie.server.signals import Signals
 from coterie.server.store import attempts, devices, events, experiments, mailbox
 from coterie.server.store.attempts import AttemptStatus
-from coterie.server.store.experiments import OpenRound
 
 CLOCK_SLACK_MS = 5000.0
 """The wall clock may move by so much against the monotonic one between two looks before it was set."""
@@ -35,7 +33,7 @@ BEFORE_SURVIVORS = "masked"
 
 @dataclass(kw_only=True)
 class Attempts:
-    """Starts what is due; `look` is called at every pass of the driver, and `close` at the end."""
+    """Does what is due for attempts; `look` is called at every pass of the driver, and `close` at the end."""
 
     context: RoundContext
     signals: Signals
@@ -45,27 +43,31 @@ class Attempts:
     def __post_init__(self) -> None:
         self._errands = Errands(self.signals.bell)
 
-    async def look(self, opened: Sequence[OpenRound], standings: Sequence[AttemptStatus]) -> None:
-        """Wake who waits for an attempt that has moved, and start whatever is due: of the rounds and the attempts that
-        were just read, in one transaction.
+    async def look(self, standings: Sequence[AttemptStatus]) -> int | None:
+        """Wake who waits for an attempt that has moved.
+
+        Returns the time by which phases may end, in milliseconds; None where deadlines have just moved, and the commit
+        has rung for another look.
+        standings: as they were just read.
         """
         offset = now_ms() - time.monotonic() * 1000
         jumped = self._offset is None or abs(offset - self._offset) > CLOCK_SLACK_MS
         if jumped and await self._resume(standings):
             self._offset = offset
-            return  # they have other deadlines now: the commit has rung for another look
+            return None
         self._offset = offset
         self._wake(standings)
         # By the clock as it was compared above: one that is set from here on is seen at the next look, before it can
         # end a phase.
-        now = int(offset + time.monotonic() * 1000)
-        summed = {(found.row.experiment, found.row.number): summed_now(found) for found in opened}
-        for standing in standings:
-            if standing.phase == attempts.GATHERING:
-                if summed.get((standing.experiment, standing.round)) == standing.kind:
-                    self._errands.start(standing.id, self._begin, standing)
-            elif standing.phase != attempts.UNMASKING and standing.due(now):
-                self._errands.start(standing.id, self._advance, standing)
+        return int(offset + time.monotonic() * 1000)
+
+    def begin(self, standing: AttemptStatus) -> None:
+        """Begin to make the roster of an attempt, unless somebody is at it."""
+        self._errands.start(standing.id, self._begin, standing)
+
+    def end_phase(self, standing: AttemptStatus) -> None:
+        """Begin to end the phase of an attempt, unless somebody is at it."""
+        self._errands.start(standing.id, self._advance, standing)
 
     async def _resume(self, standings: Sequence[AttemptStatus]) -> bool:
         """Give every phase its whole time again, after a restart, and when somebody has set the clock. While there was

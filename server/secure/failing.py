@@ -5,7 +5,8 @@ from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from coterie.aggregation.engine import AggregateFailed, EvaluationSummed, Event, Work, work_due
+from coterie.aggregation.due import SUMS
+from coterie.aggregation.engine import AggregateFailed, EvaluationSummed, Event, work_due
 from coterie.server.clock import now_ms
 from coterie.server.rounds.transitions import Rounds
 from coterie.server.secure.machine import Failed
@@ -71,8 +72,10 @@ async def _give_up(
     rounds: Rounds, session: AsyncSession, locked: Locked, standing: AttemptStatus, failed: Failed
 ) -> None:
     opened = locked.opened
-    waits_for = Work.SUM if standing.kind == "train" else Work.SUM_EVALUATIONS
-    if opened is None or opened.row.number != standing.round or work_due(opened.value) is not waits_for:
+    if opened is None or opened.row.number != standing.round:
+        return
+    work = work_due(opened.value)
+    if work is None or SUMS.get(work) != standing.kind:
         return
     detail = f"secure aggregation failed ({failed.cause}): {failed.detail}"
     event: Event = AggregateFailed(detail) if standing.kind == "train" else EvaluationSummed(None, detail)

@@ -89,10 +89,10 @@ def begin(terms: SecureTerms, task: Task, advertised: Iterable[Advertised]) -> M
     state = server.open_attempt(terms, plan=task.plan.id, model=model_digest(task))
     for event in advertised:
         try:
-            state, _ = server.step(state, event)
+            state = server.step(state, event)
         except REFUSALS:
             continue
-    return settled(server.step(state, PhaseDeadline())[0])
+    return settled(server.step(state, PhaseDeadline()))
 
 
 def fold(state: server.ServerState, messages: Iterable[tuple[int, Message]]) -> server.ServerState:
@@ -100,8 +100,8 @@ def fold(state: server.ServerState, messages: Iterable[tuple[int, Message]]) -> 
     phase = state.phase
     for place, message in messages:
         if state.phase is phase:
-            state, _ = server.step(state, event_of(place, message))
-    return state if state.phase is not phase else server.step(state, PhaseDeadline())[0]
+            state = server.step(state, event_of(place, message))
+    return state if state.phase is not phase else server.step(state, PhaseDeadline())
 
 
 def settled(state: server.ServerState) -> Machine | Failed:

@@ -49,7 +49,7 @@ def summands(blobs: BlobStore, members: Sequence[TaskRow]) -> dict[str, Any]:
         "cache": str(_cache(blobs, message.secure.attempt)),
         "header": asdict(header),
         "sections": [section.model_dump(mode="json") for section in message.secure.sections],
-        "blobs": blobs.files.to_json(),
+        "blobs": blobs.reader.to_json(),
         "vectors": {task.id: task.upload or "" for task in members},
     }
 

@@ -6,7 +6,6 @@ resumable by offset, and stays as the parts in which it came.
 """
 
 from dataclasses import dataclass
-from pathlib import Path as File
 from typing import Annotated, Final, Literal
 
 from fastapi import Header, Path, Request, Response
@@ -23,6 +22,7 @@ from coterie.server.incoming import UploadPart, kept, part_of, streamed_body
 from coterie.server.sessions.standing import box, open_session
 from coterie.server.store import mailbox, nonces
 from coterie.server.store.mailbox import Box
+from coterie.server.store.received import Received
 from coterie.server.store.tables import MailboxRow, SessionRow
 
 INLINE: Final = 1 << 16
@@ -84,14 +84,14 @@ async def send(
     if not standing.is_accepted and (standing.before is None or standing.before.size < part.length):
         await _reserve(here, sending)
     name = standing.box.parts_of(sequence)
-    path, digest, size = await here.incoming.receive(request, name, part)
+    body = await here.incoming.receive(request, name, part)
     try:
-        party.check_body(digest)
-        here.metrics.received.inc(size)
+        party.check_body(body.sha256)
+        here.metrics.received.inc(body.size)
         async with here.incoming.turn(name):
-            return await _take(here, sending, name, path, size, digest)
+            return await _take(here, sending, name, body)
     finally:
-        path.unlink(missing_ok=True)
+        body.path.unlink(missing_ok=True)
 
 
 @dataclass(frozen=True)
@@ -195,7 +195,7 @@ async def _small(request: Request, here: Coordinator, sending: Sending) -> bytes
     return bytes(body)
 
 
-async def _take(here: Coordinator, sending: Sending, name: str, path: File, size: int, digest: str) -> Response:
+async def _take(here: Coordinator, sending: Sending, name: str, body: Received) -> Response:
     parts, part = here.storage.blobs.parts, sending.part
     async with here.storage.database.read() as session:
         if (await _stand(session, sending)).is_accepted:
@@ -208,11 +208,11 @@ async def _take(here: Coordinator, sending: Sending, name: str, path: File, size
             code="offset_mismatch",
             headers={UPLOAD_OFFSET_HEADER: str(received)},
         )
-    if size:
-        await kept(parts.add(name, part.offset, path))
-    if part.offset + size < part.length:
-        return Response(status_code=204, headers={UPLOAD_OFFSET_HEADER: str(part.offset + size)})
-    if (digest if part.offset == 0 else await parts.digest(name, part.length)) != part.sha256:
+    if body.size:
+        await kept(parts.add(name, part.offset, body))
+    if part.offset + body.size < part.length:
+        return Response(status_code=204, headers={UPLOAD_OFFSET_HEADER: str(part.offset + body.size)})
+    if (body.sha256 if part.offset == 0 else await parts.digest(name, part.length)) != part.sha256:
         await parts.drop(name)
         raise _other_digest(part)
     await here.storage.blobs.keep_parts(name, point="posted")

@@ -1,8 +1,9 @@
 """Blobs: immutable bytes named by their SHA-256 digest, in an object store.
 
-A name is visible only when its bytes are complete (obstore writes beside and renames). `BlobStore.put` returns after
-the file *and* every folder that names it are synced; only then may a row mention the digest. Update files live under
-``updates/``, away from everything that is ever served.
+A name is visible only when its bytes are complete and are those that it is named for. `BlobStore.put` hashes a stream
+while it passes into the store; what must be looked into before it is kept comes in with `receive`, which hashes it
+while it arrives, and is kept as it is. Both ways return after the file *and* every folder that names it are synced;
+only then may a row mention the digest. Update files live under ``updates/``, away from everything that is ever served.
 """
 
 import asyncio
@@ -13,7 +14,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import AsyncIterable, AsyncIterator
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,14 +22,14 @@ from typing import Any
 
 import obstore
 
-from coterie.errors import StorageError, TooLarge
+from coterie.errors import InputError, StorageError, TooLarge
 from coterie.protocol.private_files import make_private_folder
 from coterie.server.faults import CoordinatorFaults
-from coterie.server.store.blob_files import BlobFiles
+from coterie.server.store.blob_reader import CHUNK, BlobReader
 from coterie.server.store.objects import Objects, Shelf, key_of
 from coterie.server.store.parts import UploadParts
+from coterie.server.store.received import Received
 
-CHUNK = 1024 * 1024
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
@@ -72,7 +73,7 @@ class Stored:
 class BlobStore:
     """The blobs of one coordinator.
 
-    files: the same blobs as files, for code that blocks. parts: of uploads that go on later.
+    reader: of the same blobs, for code that blocks. parts: of uploads that go on later.
     """
 
     def __init__(self, objects: Objects, local: Path, faults: CoordinatorFaults) -> None:
@@ -83,7 +84,7 @@ class BlobStore:
         """
         self.local = local
         self.scratch = local / "scratch"
-        self.files = BlobFiles(objects, local / "copies")
+        self.reader = BlobReader(objects, self.scratch)
         self.parts = UploadParts(objects)
         self._objects = objects
         self._faults = faults
@@ -108,25 +109,55 @@ class BlobStore:
             else:
                 path.unlink(missing_ok=True)
 
-    async def put(self, shelf: Shelf, digest: str, source: Path, *, point: str) -> None:
-        """Copy a scratch file, whose digest the caller has checked, into the store and make it durable. Repeating it is
-        harmless.
+    async def put(
+        self,
+        shelf: Shelf,
+        digest: str,
+        stream: AsyncIterable[bytes],
+        *,
+        point: str,
+        size: int | None = None,
+        limit: int | None = None,
+    ) -> int:
+        """Let a stream pass into the store, hashed once while it does, and make it durable. Repeating it is harmless.
 
-        Raises StorageError ``storage_full``. Until this returns nothing may mention the digest; if it raises, nothing
-        under that name is visible or it is complete.
+        size: in bytes, where it is known.
+        limit: the most bytes there may be.
+        Returns how many there were. Until this returns nothing may mention the digest. Where it raises or is cancelled,
+        no part of it is visible: at most the whole, which nobody mentions, where making it durable failed; the sweep
+        deletes that.
+        Raises InputError ``digest_mismatch`` for other bytes than promised, TooLarge at the first byte past ``limit``,
+        StorageError ``storage_full``, and whatever the stream raises.
         """
-        self._faults.reach(f"{point}_blob.before_sync")
+        passing = _Passing(stream, digest, size=size, limit=limit)
+        await self._keep(shelf, digest, lambda key: self._write(key, passing.chunks()), point)
+        return passing.size
+
+    async def keep(self, shelf: Shelf, body: Received, *, point: str) -> None:
+        """Make what has come in a blob under its digest, and durable; its scratch file is gone afterwards, or the
+        caller deletes it. No byte is hashed again. Raises StorageError ``storage_full``.
+        """
+        await self._keep(shelf, body.sha256, lambda key: self._adopt(key, body.path), point)
+
+    async def _keep(self, shelf: Shelf, digest: str, write: Callable[[str], Awaitable[None]], point: str) -> None:
+        key = key_of(shelf, digest)
         try:
             async with self._removing:
-                self._written[digest] = time.monotonic()
-            await self._write(key_of(shelf, digest), source)
-            await asyncio.to_thread(self._objects.sync, key_of(shelf, digest))
+                self._written[digest] = math.inf
+            await write(key)
+            self._faults.reach(f"{point}_blob.before_sync")
+            await asyncio.to_thread(self._objects.sync, key)
         except (OSError, obstore.exceptions.BaseError) as error:
             raise storage_full(error) or error from error
+        finally:
+            self._written[digest] = time.monotonic()
         self._faults.reach(f"{point}_blob.after_sync")
 
-    async def _write(self, key: str, source: Path) -> None:
-        await obstore.put_async(self._objects.store, key, source)
+    async def _write(self, key: str, stream: AsyncIterator[bytes]) -> None:
+        await obstore.put_async(self._objects.store, key, stream)
+
+    async def _adopt(self, key: str, file: Path) -> None:
+        await self._objects.adopt(key, file)
 
     async def keep_parts(self, name: str, *, point: str) -> None:
         """Make the parts of an upload durable where they are. Raises StorageError ``storage_full``."""
@@ -137,15 +168,15 @@ class BlobStore:
             raise storage_full(error) or error from error
         self._faults.reach(f"{point}_blob.after_sync")
 
-    async def read(self, digest: str, start: int, stop: int) -> AsyncIterator[bytes]:
+    async def read(self, shelf: Shelf, digest: str, start: int, stop: int) -> AsyncIterator[bytes]:
         """The bytes [start, stop) of a blob, in chunks. Raises StorageError (``blob_damaged``) for a missing file."""
         for offset in range(start, stop, CHUNK):
             end = min(offset + CHUNK, stop)
             try:
-                key = key_of("blobs", digest)
+                key = key_of(shelf, digest)
                 part = await obstore.get_range_async(self._objects.store, key, start=offset, end=end)
             except FileNotFoundError:
-                raise await asyncio.to_thread(self.files.damaged, "blobs", digest, "a blob") from None
+                raise await asyncio.to_thread(self.reader.damaged, shelf, digest, "a blob") from None
             yield bytes(part)
 
     async def exists(self, shelf: Shelf, digest: str) -> bool:
@@ -164,7 +195,6 @@ class BlobStore:
                 await obstore.delete_async(self._objects.store, key_of("updates", digest))
             except FileNotFoundError:
                 continue
-        await asyncio.to_thread(self.files.forget, "updates", digests)
         self._faults.reach("updates.after_delete")
 
     async def stored(self, shelf: Shelf) -> list[Stored]:
@@ -195,6 +225,10 @@ class BlobStore:
             await self.remove(shelf, digest)
             return True
 
+    async def drop_unfinished(self, age_s: float) -> None:
+        """Delete what writers that were killed have left half written, when it is so old."""
+        await asyncio.to_thread(self._objects.drop_unfinished, age_s)
+
     def forget_written(self, age_s: float) -> None:
         """Forget which blobs this process wrote longer ago than that."""
         now = time.monotonic()
@@ -205,14 +239,12 @@ class BlobStore:
         os.close(descriptor)
         return Path(name)
 
-    async def receive(
-        self, stream: AsyncIterable[bytes], *, limit: int, into: Path | None = None
-    ) -> tuple[Path, str, int]:
-        """Stream a body into a scratch file. Returns (file, SHA-256 as hex, size); the caller deletes the file.
+    async def receive(self, stream: AsyncIterable[bytes], *, limit: int) -> Received:
+        """Stream a body into a scratch file, hashed once while it arrives; the caller deletes the file.
 
         Raises TooLarge at the first byte past ``limit`` and StorageError; in both cases the file is gone.
         """
-        path = into or self._empty_file()
+        path = self._empty_file()
         digest, size = hashlib.sha256(), 0
         try:
             with path.open("wb") as file:
@@ -228,4 +260,35 @@ class BlobStore:
         except BaseException:
             path.unlink(missing_ok=True)
             raise
-        return path, digest.hexdigest(), size
+        return Received(path, digest.hexdigest(), size)
+
+
+class _Passing:
+    """A stream that is counted and hashed while it passes, and that breaks where it is not what was promised."""
+
+    def __init__(self, stream: AsyncIterable[bytes], digest: str, *, size: int | None, limit: int | None) -> None:
+        self.size = 0
+        self._stream, self._digest, self._wanted, self._limit = stream, digest, size, limit
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        """The chunks. The error comes before the end, so that whoever takes them never sees a whole."""
+        found = hashlib.sha256()
+        async for chunk in self._stream:
+            self.size += len(chunk)
+            if self._limit is not None and self.size > self._limit:
+                raise too_large(self._limit)
+            found.update(chunk)
+            if chunk:
+                yield chunk
+        if found.hexdigest() != self._digest or self._wanted not in (None, self.size):
+            expected = self._digest if self._wanted is None else f"{self._digest} and {self._wanted} bytes"
+            raise InputError(
+                f"The {self.size} bytes received have the digest {found.hexdigest()}, not {expected}.",
+                hint="Send the whole file again.",
+                code="digest_mismatch",
+            )
+
+
+async def in_one(data: bytes) -> AsyncIterator[bytes]:
+    """Bytes that are in memory, as a stream."""
+    yield data

@@ -39,7 +39,9 @@ _OPEN_ROUNDS: Final = select(RoundRow).where(_IS_OPEN).order_by(RoundRow.created
 _OPEN_ROUNDS_OF: Final = _OPEN_ROUNDS.join(ExperimentRow, ExperimentRow.id == RoundRow.experiment).where(
     ExperimentRow.population == bindparam("population")
 )
-_UNCLEANED: Final = select(RoundRow).where(RoundRow.phase.in_(("committed", "abandoned")), RoundRow.cleaned.is_(False))
+_UNFINISHED: Final = (
+    select(RoundRow).where(RoundRow.cleaned.is_(False)).order_by(RoundRow.created_at, RoundRow.experiment)
+)
 _RUNNING: Final = select(ExperimentRow.id).where(ExperimentRow.state == RUNNING).order_by(ExperimentRow.id)
 
 
@@ -125,7 +127,7 @@ async def not_running(session: AsyncSession, population: str, named: Sequence[st
 
 @dataclass(frozen=True)
 class OpenRound:
-    """A round that is not over: its row and the engine's value of it."""
+    """A round for which something is due still: its row and the engine's value of it."""
 
     row: RoundRow
     value: Round
@@ -188,22 +190,34 @@ async def open_rounds(session: AsyncSession, population: str | None = None) -> S
     return [OpenRound(row, from_text(Round, row.state)) for row in found.scalars()]
 
 
+async def unfinished_rounds(session: AsyncSession) -> Sequence[OpenRound]:
+    """Every round for which anything is due, the oldest first: those that are not over, and those whose files are not
+    deleted.
+    """
+    found = await session.execute(_UNFINISHED)
+    return [OpenRound(row, from_text(Round, row.state)) for row in found.scalars()]
+
+
+async def unfinished_round(session: AsyncSession, experiment: str, number: int) -> OpenRound | None:
+    """One of `unfinished_rounds`, for changing it under the lock of its experiment."""
+    query = _UNFINISHED.where(RoundRow.experiment == experiment, RoundRow.number == number)
+    row = (await session.execute(query)).scalar_one_or_none()
+    return None if row is None else OpenRound(row, from_text(Round, row.state))
+
+
 async def save_round(session: AsyncSession, row: RoundRow, value: Round, changes: Mapping[str, Any]) -> None:
     """Write a round's next value. The version guards against a change that this transaction has not seen."""
     result = await session.execute(
         update(RoundRow)
         .where(RoundRow.experiment == row.experiment, RoundRow.number == row.number, RoundRow.version == row.version)
-        .values(state=to_text(value), phase=value.phase.value, version=row.version + 1, **changes)
+        .values(
+            state=to_text(value), phase=value.phase.value, cleaned=value.cleaned, version=row.version + 1, **changes
+        )
         .execution_options(synchronize_session=False)
     )
     if cast("CursorResult[Any]", result).rowcount != 1:
         raise InternalError(f"Round {row.number} of {row.experiment} was changed by another transaction.")
     await session.refresh(row)
-
-
-async def uncleaned(session: AsyncSession) -> Sequence[RoundRow]:
-    """Ended rounds whose update blobs have not been deleted yet."""
-    return (await session.execute(_UNCLEANED)).scalars().all()
 
 
 async def rounds_page(session: AsyncSession, experiment: str, after: int, limit: int) -> Sequence[RoundRow]:
@@ -281,10 +295,3 @@ async def model(session: AsyncSession, sha256: str, population: str | None) -> M
         owner = ExperimentRow.id == ModelRow.experiment
         query = query.join(ExperimentRow, owner).where(ExperimentRow.population == population)
     return (await session.execute(query)).scalar_one_or_none()
-
-
-async def cleaned(session: AsyncSession, experiment: str, number: int) -> None:
-    """Note that the update blobs of a round are gone."""
-    await session.execute(
-        update(RoundRow).where(RoundRow.experiment == experiment, RoundRow.number == number).values(cleaned=True)
-    )

@@ -124,5 +124,6 @@ async def sweep_orphans(database: Database, blobs: BlobStore, age_s: float = ORP
                 removed += await blobs.remove_older(shelf, digest, age_s)
     for task in begun - out:
         await blobs.parts.drop(task)
+    await blobs.drop_unfinished(age_s)
     blobs.forget_written(age_s)
     return removed

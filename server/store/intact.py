@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from coterie.errors import StorageError
-from coterie.server.store.blob_files import DAMAGED
+from coterie.server.store.blob_reader import DAMAGED
 
 
 def lost(path: Path, what: str) -> StorageError:

@@ -9,11 +9,11 @@ from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, create_engine, make_url
+from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.pool import NullPool
 
 from coterie.errors import ConfigurationError, StorageError
+from coterie.server.store.dialect import blocking_engine, file_of, is_full
 
 Result = TypeVar("Result")
 log = structlog.get_logger("coterie.server")
@@ -37,9 +37,7 @@ def head() -> str:
 
 
 def _with_connection(url: str, act: Callable[[Connection], Result]) -> Result:
-    # Alembic is synchronous; a short-lived synchronous connection before the asynchronous engine opens is simpler than
-    # bridging the two.
-    engine = create_engine(make_url(url).set(drivername=make_url(url).get_backend_name()), poolclass=NullPool)
+    engine = blocking_engine(url)
     try:
         with engine.begin() as connection:
             return act(connection)
@@ -83,16 +81,10 @@ def migrate(url: str) -> str:
         if not is_full(error):
             raise
         raise StorageError(
-            f"There is no space for the database {make_url(url).database}: {error.orig}.",
+            f"There is no space for the database {file_of(url)}: {error.orig}.",
             hint="Free space on that disk and start again; nothing was lost.",
             code="storage_full",
         ) from error
     if found is not None:
         log.warning("database migrated", revision_before=found, revision=newest)
     return newest
-
-
-def is_full(error: DBAPIError) -> bool:
-    """Whether SQLite had no room on the disk."""
-    text = str(error.orig)
-    return "database or disk is full" in text or "disk I/O error" in text

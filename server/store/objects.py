@@ -3,7 +3,10 @@
 A URL is all that another process needs to open the same store, so jobs name digests, and workers find the bytes.
 """
 
+import asyncio
+import errno
 import os
+import time
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -11,6 +14,7 @@ from typing import Literal
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
+import obstore
 from obstore.store import LocalStore, ObjectStore, from_url
 
 Shelf = Literal["blobs", "updates"]
@@ -34,6 +38,30 @@ class Objects:
         """Where an object is, for messages."""
         return f"{self.url}/{key}" if self.folder is None else str(self.folder / key)
 
+    async def adopt(self, key: str, file: Path) -> None:
+        """Make a file of this machine an object, whole or not at all: moved where the store is a folder on the same
+        disk, else copied.
+        """
+        if self.folder is not None and await asyncio.to_thread(_move, file, self.folder / key):
+            return
+        await obstore.put_async(self.store, key, file)
+
+    def drop_unfinished(self, age_s: float) -> None:
+        """Delete what writers that were killed have left in a folder: files that no listing shows, because their
+        writing has not ended.
+
+        age_s: since their last byte, in seconds. Other stores have rules of their own for it.
+        """
+        if self.folder is None:
+            return
+        before = time.time() - age_s
+        for path in self.folder.rglob("*#*"):
+            try:
+                if path.stat().st_mtime < before:
+                    path.unlink()
+            except FileNotFoundError:
+                continue
+
     def sync(self, key: str) -> None:
         """Force an object and the folders that name it to the disk."""
         if self.folder is None:
@@ -56,6 +84,18 @@ def open_objects(url: str) -> Objects:
 def key_of(shelf: Shelf, digest: str) -> str:
     """The name of a blob in its store."""
     return f"{shelf}/{digest[:2]}/{digest}"
+
+
+def _move(file: Path, target: Path) -> bool:
+    """Whether a file could be moved there: both places are on one disk."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        os.replace(file, target)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        return False
+    return True
 
 
 def _sync(path: Path) -> None:

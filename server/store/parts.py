@@ -11,12 +11,12 @@ import hashlib
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 import obstore
 
 from coterie.server.store.objects import Objects
+from coterie.server.store.received import Received
 
 CHUNK: Final = 1024 * 1024
 
@@ -39,8 +39,10 @@ class UploadParts:
         """How many bytes of a task's upload are here, from its beginning on without a gap."""
         return _reach(await self._parts(task))
 
-    async def add(self, task: str, start: int, body: Path) -> None:
-        """Keep a part in place of whatever was here from its start on, so that a repeated part is harmless."""
+    async def add(self, task: str, start: int, body: Received) -> None:
+        """Keep a part in place of whatever was here from its start on, so that a repeated part is harmless. Its scratch
+        file is gone afterwards, or the caller deletes it.
+        """
         for part in await self._parts(task):
             if part.start < start < part.stop:
                 data = await obstore.get_range_async(
@@ -49,20 +51,14 @@ class UploadParts:
                 await obstore.put_async(self.objects.store, _key(task, StoredPart(part.start, start)), bytes(data))
             if part.stop > start:
                 await self._delete(_key(task, part))
-        await obstore.put_async(self.objects.store, _key(task, StoredPart(start, start + body.stat().st_size)), body)
+        await self.objects.adopt(_key(task, StoredPart(start, start + body.size)), body.path)
 
-    async def join(self, task: str, start: int, last: Path, into: Path) -> str:
-        """Write what is here up to ``start``, and the last part after it, to a file; the SHA-256 of it all as hex."""
-        digest = hashlib.sha256()
-        with into.open("wb") as target:
-            async for chunk in self.read(task, 0, start):
-                digest.update(chunk)
-                await asyncio.to_thread(target.write, chunk)
-            with last.open("rb") as source:
-                while chunk := await asyncio.to_thread(source.read, CHUNK):
-                    digest.update(chunk)
-                    await asyncio.to_thread(target.write, chunk)
-        return digest.hexdigest()
+    async def join(self, task: str, start: int, last: Received) -> AsyncIterator[bytes]:
+        """What is here up to ``start``, and the last part after it."""
+        async for chunk in self.read(task, 0, start):
+            yield chunk
+        async for chunk in last.chunks():
+            yield chunk
 
     async def digest(self, task: str, length: int) -> str:
         """The SHA-256, as hex, of the first ``length`` bytes of an upload."""

@@ -144,6 +144,15 @@ class RoundRow(Base):
     """
 
     __tablename__ = "rounds"
+    __table_args__ = (
+        Index(
+            "ix_rounds_unfinished",
+            "created_at",
+            "experiment",
+            sqlite_where=text("cleaned IS 0"),
+            postgresql_where=text("cleaned IS false"),
+        ),
+    )
     experiment: Mapped[str] = mapped_column(ForeignKey("experiments.id"), primary_key=True)
     number: Mapped[int] = mapped_column(primary_key=True)
     phase: Mapped[str] = mapped_column(String(16), index=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.protocol.delta import encode_delta
-from coterie.server.store.blob_files import BlobFiles
+from coterie.server.store.blob_reader import BlobReader
 
 
 def delta_job(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -14,14 +14,19 @@ def delta_job(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
     Answers whether it pays: whether it has at most the share ``pays`` of the new file's bytes.
     """
-    files = BlobFiles.from_json(arguments["blobs"])
-    old, new = (files.file("blobs", arguments[name], "a model version") for name in ("old", "new"))
-    size = new.stat().st_size
-    if size == 0 or old.stat().st_size != size:
+    reader, what = BlobReader.from_json(arguments["blobs"]), "a model version"
+    size = reader.range_of("blobs", arguments["new"], what).size
+    if size == 0 or reader.range_of("blobs", arguments["old"], what).size != size:
         return {"pays": False}
     limit, written = size * arguments["pays"], 0
-    with old.open("rb") as held, new.open("rb") as wanted, Path(arguments["out"]).open("wb") as out:
+    with (
+        reader.local_copy("blobs", arguments["old"], what, check=False) as old,
+        reader.local_copy("blobs", arguments["new"], what, check=False) as new,
+    ):
         with (
+            old.open("rb") as held,
+            new.open("rb") as wanted,
+            Path(arguments["out"]).open("wb") as out,
             mmap.mmap(held.fileno(), 0, access=mmap.ACCESS_READ) as before,
             mmap.mmap(wanted.fileno(), 0, access=mmap.ACCESS_READ) as after,
         ):

@@ -2,8 +2,9 @@
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from numpy.typing import NDArray
 
@@ -18,28 +19,31 @@ from coterie.errors import StorageError
 from coterie.protocol.privacy import UserLevel
 from coterie.protocol.tensors import read_file
 from coterie.protocol.wire import read_message
-from coterie.server.store.blob_files import DAMAGED, BlobFiles
+from coterie.server.store.blob_reader import DAMAGED, BlobReader
+
+BASE: Final = "a model version that updates are based on"
+STATE: Final = "the server's state"
 
 
 def aggregate_job(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Turn the update files of a round into a new version and a new server state in the folder ``out``."""
-    files, central = BlobFiles.from_json(arguments["blobs"]), arguments.get("central")
-    manifest = _manifest(files, arguments)
-    updates, lost = _here(files, arguments["updates"])
-    state = arguments["server_state"]
-    result = aggregate_updates(
-        manifest,
-        base=_version(files, arguments["base"]),
-        updates=updates,
-        server=server_optimizer(arguments["server"]["name"], arguments["server"]["parameters"]),
-        server_state=files.check("blobs", state, "the server's state") if state else None,
-        out=Path(arguments["out"]),
-        rule=arguments["reducer"],
-        trusted=arguments.get("trusted"),
-        weight_cap=arguments["weight_cap"],
-        lags=_lags(files, arguments["lags"]),
-        central=None if central is None else central_noise(central),
-    )
+    reader, central = BlobReader.from_json(arguments["blobs"]), arguments.get("central")
+    manifest, state = _manifest(reader, arguments), arguments["server_state"]
+    with ExitStack() as lent:
+        updates, lost = _lend_updates(lent, reader, arguments["updates"])
+        result = aggregate_updates(
+            manifest,
+            base=reader.read("blobs", arguments["base"], BASE),
+            updates=updates,
+            server=server_optimizer(arguments["server"]["name"], arguments["server"]["parameters"]),
+            server_state=reader.read("blobs", state, STATE) if state else None,
+            out=Path(arguments["out"]),
+            rule=arguments["reducer"],
+            trusted=arguments.get("trusted"),
+            weight_cap=arguments["weight_cap"],
+            lags=_lags(lent, reader, arguments["lags"]),
+            central=None if central is None else central_noise(central),
+        )
     return {
         "weights": described(Path(result.weights)),
         "state": described(Path(result.state)) if result.state else None,
@@ -51,21 +55,22 @@ def aggregate_job(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 def accumulate_job(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Turn the update files of an edge aggregator's round into the accumulator that it sends on."""
-    files = BlobFiles.from_json(arguments["blobs"])
-    updates, lost = _here(files, arguments["updates"])
-    result = accumulate_updates(
-        _manifest(files, arguments),
-        AccumulatorHeader(
-            task=arguments["task"],
-            base=arguments["base"],
-            reducer=arguments["reducer"],
-            min_clients=arguments["min_clients"],
-            max_clients=arguments["max_clients"],
-        ),
-        updates=updates,
-        weight_cap=arguments["weight_cap"],
-        out=Path(arguments["out"]),
-    )
+    reader = BlobReader.from_json(arguments["blobs"])
+    with ExitStack() as lent:
+        updates, lost = _lend_updates(lent, reader, arguments["updates"])
+        result = accumulate_updates(
+            _manifest(reader, arguments),
+            AccumulatorHeader(
+                task=arguments["task"],
+                base=arguments["base"],
+                reducer=arguments["reducer"],
+                min_clients=arguments["min_clients"],
+                max_clients=arguments["max_clients"],
+            ),
+            updates=updates,
+            weight_cap=arguments["weight_cap"],
+            out=Path(arguments["out"]),
+        )
     return {
         "accumulator": {"path": result.path, "sha256": result.sha256, "size": result.size},
         "metrics": dict(result.metrics),
@@ -78,13 +83,13 @@ def evaluate_job(arguments: Mapping[str, Any]) -> dict[str, Any]:
     # The only job that runs graphs: the others start without ONNX Runtime.
     from coterie.aggregation.evaluate import evaluate, predictions, with_whole
 
-    files = BlobFiles.from_json(arguments["blobs"])
-    graphs = {name: files.read("blobs", digest, "a plan's graph") for name, digest in arguments["graphs"].items()}
-    manifest = _manifest(files, arguments)
+    reader = BlobReader.from_json(arguments["blobs"])
+    graphs = {name: reader.read("blobs", digest, "a plan's graph") for name, digest in arguments["graphs"].items()}
+    manifest = _manifest(reader, arguments)
     frozen = arguments["frozen"]
-    weights = read_file(files.file("blobs", arguments["weights"], "a model version"))
-    rows = read_file(files.file("blobs", arguments["data"], "the evaluation rows"))
-    fixed = read_file(files.file("blobs", frozen, "the frozen weights")) if frozen else None
+    weights = read_file(reader.range_of("blobs", arguments["weights"], "a model version"))
+    rows = read_file(reader.range_of("blobs", arguments["data"], "the evaluation rows"))
+    fixed = read_file(reader.range_of("blobs", frozen, "the frozen weights")) if frozen else None
     sums = evaluate(graphs, manifest, weights, rows, frozen=fixed)
 
     def predict() -> NDArray[Any]:
@@ -94,25 +99,25 @@ def evaluate_job(arguments: Mapping[str, Any]) -> dict[str, Any]:
     return {"metrics": dict(sums.sums)}
 
 
-def _manifest(files: BlobFiles, arguments: Mapping[str, Any]) -> Manifest:
-    return Manifest.from_bytes(files.check("blobs", arguments["manifest"], "a plan").read_bytes())
+def _manifest(reader: BlobReader, arguments: Mapping[str, Any]) -> Manifest:
+    return Manifest.from_bytes(reader.read("blobs", arguments["manifest"], "a plan"))
 
 
-def _version(files: BlobFiles, digest: str) -> Path:
-    return files.check("blobs", digest, "a model version that updates are based on")
-
-
-def _here(files: BlobFiles, updates: Mapping[str, str]) -> tuple[list[UpdateFile], list[dict[str, str]]]:
-    """The files of updates by task, each of which is held to its digest when it is read; and of those that are missing
-    the tasks, with why they do not count.
+def _lend_updates(
+    lent: ExitStack, reader: BlobReader, updates: Mapping[str, str]
+) -> tuple[list[UpdateFile], list[dict[str, str]]]:
+    """The updates by task, as files for as long as ``lent`` is open: rules go through them in blocks, as often as they
+    need, so that memory does not grow with their number. Each is held to its digest when it is read. Also the tasks of
+    those that are missing, with why they do not count.
     """
     present: list[UpdateFile] = []
     lost: list[dict[str, str]] = []
     for task, digest in updates.items():
         try:
-            present.append(UpdateFile(task, files.file("updates", digest, "an update"), digest))
+            path = lent.enter_context(reader.local_copy("updates", digest, "an update", check=False))
+            present.append(UpdateFile(task, path, digest))
         except (StorageError, OSError):
-            message = files.damaged("updates", digest, "an update").message
+            message = reader.damaged("updates", digest, "an update").message
             lost.append({"task": task, "code": DAMAGED, "message": message})
     return present, lost
 
@@ -133,8 +138,12 @@ def central_noise(value: Mapping[str, Any]) -> CentralNoise:
     )
 
 
-def _lags(files: BlobFiles, value: Mapping[str, Any]) -> Lags:
-    bases = {task: _version(files, digest) for task, digest in value["bases"].items()}
+def _lags(lent: ExitStack, reader: BlobReader, value: Mapping[str, Any]) -> Lags:
+    files = {
+        digest: lent.enter_context(reader.local_copy("blobs", digest, BASE))
+        for digest in sorted(set(value["bases"].values()))
+    }
+    bases = {task: files[digest] for task, digest in value["bases"].items()}
     return Lags(versions=value["versions"], bases=bases, exponent=value["exponent"])
 
 

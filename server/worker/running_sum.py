@@ -5,7 +5,7 @@ the work that is left at the end grows with the number of clients. What is promi
 own files: where the cache is missing, is broken or holds what it should not, the sum is made anew from those.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -30,12 +30,14 @@ class Summands:
     """The masked vectors of a sum.
 
     header: what every masked vector's file names, whatever its task.
-    files: by task.
+    tasks: whose vectors these are.
+    read: the bytes of one of them, by its task.
     """
 
     header: MaskedHeader
     spec: VectorSpec
-    files: Mapping[str, Path]
+    tasks: frozenset[str]
+    read: Callable[[str], bytes]
 
 
 @dataclass(frozen=True)
@@ -51,30 +53,22 @@ class PartialSum:
 
 
 def sum_masked(cache: Path, summands: Summands) -> PartialSum:
-    """The sum of exactly these masked vectors, made of what the cache holds of them and of the files; the cache holds
-    it afterwards.
+    """The sum of exactly these masked vectors, made of what the cache holds of them and of the others, which are read
+    one after another; the cache holds it afterwards.
 
     Memory is a few times one vector. Raises errors.UpdateRefused for a file that is not what its header must say,
     errors.StorageError.
     """
     cached = _cached(cache, summands)
-    missing = sorted(set(summands.files) - set(cached.holds))
+    missing = sorted(summands.tasks - set(cached.holds))
     for task in missing:
         expected = replace(summands.header, task=task)
-        file = check_masked(summands.files[task], expected, summands.spec)
+        file = check_masked(summands.read(task), expected, summands.spec)
         add_packed(cached.total, file.read_bytes(MASKED, 0, summands.spec.packed_bytes), summands.spec)
-    made = PartialSum(cached.total, tuple(sorted(summands.files)))
+    made = PartialSum(cached.total, tuple(sorted(summands.tasks)))
     if missing or not cache.exists():
         write_file(cache, {TENSOR: made.total}, _names(summands, made.holds))
     return made
-
-
-def held_by(cache: Path) -> tuple[str, ...]:
-    """The tasks whose vectors a cache says it holds; none where there is no cache that can be read."""
-    try:
-        return _tasks(open_tensors(cache, _limits(None)).metadata)
-    except errors.CoterieError:
-        return ()
 
 
 def _cached(cache: Path, summands: Summands) -> PartialSum:
@@ -86,7 +80,7 @@ def _cached(cache: Path, summands: Summands) -> PartialSum:
         file = open_tensors(cache, _limits(summands.spec))
         holds = _tasks(file.metadata)
         same = file.metadata.get(ATTEMPT) == summands.header.attempt and file.metadata.get(SPEC) == summands.spec.digest
-        if not same or not set(holds) <= set(summands.files) or file.tensors[TENSOR].shape != nothing.total.shape:
+        if not same or not summands.tasks.issuperset(holds) or file.tensors[TENSOR].shape != nothing.total.shape:
             return nothing
         return PartialSum(file.read(TENSOR), holds)
     except (errors.TensorFileError, errors.InputError, KeyError):
@@ -103,6 +97,6 @@ def _tasks(metadata: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(str(task) for task in found) if isinstance(found, list) else ()
 
 
-def _limits(spec: VectorSpec | None) -> TensorLimits:
-    most = 1 << 34 if spec is None else 4 * spec.length + 2 * _HEADER_BYTES
+def _limits(spec: VectorSpec) -> TensorLimits:
+    most = 4 * spec.length + 2 * _HEADER_BYTES
     return TensorLimits(max_bytes=most, max_header_bytes=_HEADER_BYTES, max_tensors=1, dtypes=frozenset({"U32"}))

@@ -26,9 +26,9 @@ from coterie.protocol.secagg import SecureTerms
 from coterie.protocol.secure_sections import SecureSection
 from coterie.protocol.tensors import read_file, write_file
 from coterie.server.secure.machine import Failed, fold, read, settled
-from coterie.server.store.blob_files import BlobFiles
-from coterie.server.worker.rounds import central_noise, described
-from coterie.server.worker.running_sum import TENSOR, Summands, held_by, sum_masked
+from coterie.server.store.blob_reader import BlobReader
+from coterie.server.worker.rounds import STATE, central_noise, described
+from coterie.server.worker.running_sum import TENSOR, Summands, sum_masked
 
 WORDS_PER_PROCESS: Final = 1 << 28
 """So many words of masks are worth a process: a tenth of a second of work, about what it takes to start one."""
@@ -52,8 +52,8 @@ def unmask_job(arguments: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(failed, Failed):
         return {"cause": failed.cause, "detail": failed.detail}
     summands = _summands(arguments)
-    if len(summands.files) != len(opened.survivors):
-        raise InternalError(f"{len(summands.files)} masked vectors are here of {len(opened.survivors)} survivors.")
+    if len(summands.tasks) != len(opened.survivors):
+        raise InternalError(f"{len(summands.tasks)} masked vectors are here of {len(opened.survivors)} survivors.")
     total = sum_masked(Path(arguments["cache"]), summands).total
     _take_off(total, plan_masks(opened))
     out = Path(arguments["out"])
@@ -68,15 +68,15 @@ def unmask_job(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 def secure_aggregate_job(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Turn the sum of a round's updates into a new version and a new server state in the folder ``out``."""
-    files, state, central = BlobFiles.from_json(arguments["blobs"]), arguments["server_state"], arguments["central"]
+    reader, state, central = BlobReader.from_json(arguments["blobs"]), arguments["server_state"], arguments["central"]
     result = secure_aggregate(
-        Manifest.from_bytes(files.check("blobs", arguments["manifest"], "a plan").read_bytes()),
+        Manifest.from_bytes(reader.read("blobs", arguments["manifest"], "a plan")),
         terms=SecureTerms.model_validate(arguments["terms"]),
-        base=files.check("blobs", arguments["base"], "a model version"),
+        base=reader.read("blobs", arguments["base"], "a model version"),
         sums=[Summed(_total(group), group["survivors"]) for group in arguments["sums"]],
         expected=arguments["expected"],
         server=server_optimizer(arguments["server"]["name"], arguments["server"]["parameters"]),
-        server_state=files.check("blobs", state, "the server's state") if state else None,
+        server_state=reader.read("blobs", state, STATE) if state else None,
         out=Path(arguments["out"]),
         rule=arguments["reducer"],
         central=central_noise(central) if central else None,
@@ -91,9 +91,9 @@ def secure_aggregate_job(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 def secure_evaluation_job(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Read what devices measured, together, out of the sum of their evaluations."""
-    files = BlobFiles.from_json(arguments["blobs"])
+    reader = BlobReader.from_json(arguments["blobs"])
     sums = secure_evaluation(
-        Manifest.from_bytes(files.check("blobs", arguments["manifest"], "a plan").read_bytes()),
+        Manifest.from_bytes(reader.read("blobs", arguments["manifest"], "a plan")),
         terms=SecureTerms.model_validate(arguments["terms"]),
         base=arguments["base"],
         total=_total(arguments),
@@ -107,17 +107,12 @@ def _total(arguments: Mapping[str, Any]) -> RingVector:
 
 
 def _summands(arguments: Mapping[str, Any]) -> Summands:
-    blobs, digests = BlobFiles.from_json(arguments["blobs"]), arguments["vectors"]
-    summed = set(held_by(Path(arguments["cache"])))
-    # What the sum holds already is not read again.
-    files = {
-        task: (blobs.file if task in summed else blobs.check)("updates", digest, f"the masked vector of {task}")
-        for task, digest in digests.items()
-    }
+    reader, digests = BlobReader.from_json(arguments["blobs"]), arguments["vectors"]
     return Summands(
         header=MaskedHeader(**arguments["header"]),
         spec=vector_spec(_SECTIONS.validate_python(arguments["sections"])),
-        files=files,
+        tasks=frozenset(digests),
+        read=lambda task: reader.read("updates", digests[task], f"the masked vector of {task}"),
     )
 
 

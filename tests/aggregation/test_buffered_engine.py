@@ -204,7 +204,7 @@ class Rounds(RuleBasedStateMachine):
         assert round.leased <= self.config.slots
         assert all(0 <= place - base <= self.config.staleness_cap for place, base in self.counted)
         assert from_text(e.Round, to_text(round)) == round
-        assert (e.work_due(round) is e.Work.CLEAN) == round.phase.final
+        assert (e.work_due(round) is e.Work.CLEAN) == (round.phase.final and not round.cleaned)
 
 
 TestRounds = Rounds.TestCase

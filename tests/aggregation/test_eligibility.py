@@ -14,6 +14,7 @@ from coterie.aggregation.eligibility import (
     eligible,
     keeps_last_slot,
     may_try,
+    measures,
     without_trusted,
 )
 from coterie.aggregation.selection import Candidate
@@ -47,6 +48,17 @@ def test_a_client_tries_again_until_it_has_an_answer_or_failed_too_often() -> No
     for outcomes in product(TaskOutcome, repeat=2):
         assert may_try(outcomes, "train", None) == (ACCEPTED not in outcomes and REFUSED not in outcomes)
     assert not may_try([LOST] * MOST_TRIES, "train", None)
+
+
+def test_a_client_has_one_say_in_a_buffer() -> None:
+    assert may_try((), "train", None) and not may_try((), "train", None, in_buffer=True)
+    assert may_try((), "evaluate", None, in_buffer=True)
+
+
+def test_whoever_can_measures_what_training_made() -> None:
+    asked = RoundPolicy(rounds=1, cohort=2, purpose="evaluate")
+    assert [measures(rounds, "evaluate") for rounds in (POLICY, asked)] == [True, False]
+    assert not measures(POLICY, "train")
 
 
 def test_the_trusted_client_has_one_of_the_places_whatever_the_selection_says() -> None:

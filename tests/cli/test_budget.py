@@ -23,7 +23,8 @@ from coterie.protocol.schema import DataSchema, Feature, Label
 from coterie.server.bell import Bell
 from coterie.server.faults import CoordinatorFaults
 from coterie.server.store import housekeeping, populations
-from coterie.server.store.engine import Database, sqlite_url
+from coterie.server.store.dialect import sqlite_url
+from coterie.server.store.engine import Database
 from coterie.server.store.ledger import Ledger
 from coterie.server.store.migrate import migrate
 

@@ -30,6 +30,7 @@ from tests.patience import patience
 PATIENCE_S = 40.0
 TaskLie = Callable[[Task], Task]
 AnswerLie = Callable[[str, dict[str, Any]], dict[str, Any]]
+Withheld = Callable[[str], bool]
 
 
 def _honest_task(task: Task) -> Task:
@@ -40,15 +41,21 @@ def _honest_answer(path: str, answer: dict[str, Any]) -> dict[str, Any]:
     return answer
 
 
+def _nothing(path: str) -> bool:
+    return False
+
+
 @dataclass
 class Liar:
     """Between the application and its devices. task: what becomes of each task before it is signed again. answer: of
-    any JSON that a device is answered, by the path that it asked. heard: (device, path, body) of each request.
+    any JSON that a device is answered, by the path that it asked. withheld: of which paths requests are heard and never
+    reach the application. heard: (device, path, body) of each request.
     """
 
     app: Any
     task: TaskLie = _honest_task
     answer: AnswerLie = _honest_answer
+    withheld: Withheld = _nothing
     heard: list[tuple[str, str, bytes]] = field(default_factory=list[tuple[str, str, bytes]])
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
@@ -75,7 +82,13 @@ class Liar:
             await send({**start, "headers": [*headers, (b"content-length", str(len(told)).encode())]})
             await send({"type": "http.response.body", "body": told})
 
-        await self.app(scope, listen, answered)
+        if self.withheld(path):
+            while (await listen()).get("more_body"):
+                pass
+            await send({"type": "http.response.start", "status": 503, "headers": []})
+            await send({"type": "http.response.body", "body": b""})
+        else:
+            await self.app(scope, listen, answered)
         signed = re.search(rb'keyid="(\w+)"', dict(scope["headers"]).get(b"signature-input", b""))
         device = signed[1].decode() if signed else ""
         self.heard.append((device, path, bytes(said)))
@@ -144,13 +157,18 @@ class Lying:
 
 @contextmanager
 def lying_coordinator(
-    folder: Path, *, task: TaskLie = _honest_task, answer: AnswerLie = _honest_answer, **settings: Any
+    folder: Path,
+    *,
+    task: TaskLie = _honest_task,
+    answer: AnswerLie = _honest_answer,
+    withheld: Withheld = _nothing,
+    **settings: Any,
 ) -> Generator[Lying, None, None]:
     """Serve from a thread of this process, on a port of the system's choice, and stop at the end."""
     waits: dict[str, Any] = {"retry_floor_s": 0.02, "retry_idle_s": 0.02, "heartbeat_s": 0.2, "log_level": "error"}
     chosen = Settings(folder=folder / "server", **{**waits, **settings})
     app = create_app(chosen)
-    liar = Liar(app, task, answer)
+    liar = Liar(app, task, answer, withheld)
     up, servers = threading.Event(), list[uvicorn.Server]()
 
     async def serve() -> None:

@@ -111,7 +111,7 @@ class Relay:
             self.advertised[device] = event
             if self.state is None and len(self.advertised) == self.clients:
                 model = model_digest(task(self.terms, device))
-                self.state, _ = server.begin(self.terms, self.advertised.values(), plan=PLAN, model=model)
+                self.state = server.begin(self.terms, self.advertised.values(), plan=PLAN, model=model)
             return
         state = self.running()
         place = server.position_of(state, device)
@@ -134,7 +134,7 @@ class Relay:
         """One event, unless its phase is over."""
         state = self.running()
         if state.phase.value == phase:
-            self.state, _ = server.step(state, event)
+            self.state = server.step(state, event)
 
     def arrive(self, device: str, masked: bytes) -> None:
         """A masked vector."""
@@ -144,7 +144,7 @@ class Relay:
 
     def deadline(self) -> None:
         """The end of the phase that goes on."""
-        self.state, _ = server.step(self.running(), server.PhaseDeadline())
+        self.state = server.step(self.running(), server.PhaseDeadline())
 
     def tell(self, device: str, name: str) -> dict[str, Any] | None:
         """What the coordinator has to say, or None as long as it has not."""

@@ -107,7 +107,7 @@ def session(mode: SecureMode) -> tuple[Json, list[Json]]:
         states.append(state)
         said[index].append({"hears": None, "says": dumped(keys)})
         advertised.append(server.Advertised(devices[index], identities[index].public, keys))
-    attempt, _ = server.begin(agreed, advertised, plan=PLAN, model=MODEL)
+    attempt = server.begin(agreed, advertised, plan=PLAN, model=MODEL)
     places = [server.position_of(attempt, device) for device in devices]
     index_of = {place: index for index, place in enumerate(places)}
 
@@ -136,7 +136,7 @@ def session(mode: SecureMode) -> tuple[Json, list[Json]]:
             few = Roster.model_validate({**roster.model_dump(), "clients": 3})
             refuse(index, few, "a cohort below the floor")
         bundles[place] = tell(index, roster)
-        attempt, _ = server.step(attempt, server.Shared(place, bundles[place]))
+        attempt = server.step(attempt, server.Shared(place, bundles[place]))
     masked: dict[int, bytes] = {}
     for place in range(CLIENTS):
         index, boxes = index_of[place], server.shares_for(attempt, place, bundles)
@@ -148,8 +148,8 @@ def session(mode: SecureMode) -> tuple[Json, list[Json]]:
             continue
         states[index], masked[place] = client.mask(states[index], vectors[index])
         said[index].append({"masks": vectors[index].tolist(), "masked": masked[place].hex()})
-        attempt, _ = server.step(attempt, server.MaskedArrived(place))
-    attempt, _ = server.step(attempt, server.PhaseDeadline())
+        attempt = server.step(attempt, server.MaskedArrived(place))
+    attempt = server.step(attempt, server.PhaseDeadline())
     asked = [place for place in range(CLIENTS) if place != DROPPED]
 
     def listed(alive: set[int]) -> Survivors:
@@ -164,7 +164,7 @@ def session(mode: SecureMode) -> tuple[Json, list[Json]]:
     if mode == "consistent":
         for place in asked:
             agreements[place] = tell(index_of[place], server.survivors_for(attempt))
-            attempt, _ = server.step(attempt, server.Agreed(place, agreements[place]))
+            attempt = server.step(attempt, server.Agreed(place, agreements[place]))
         good = server.agreements_for(attempt, 0, agreements).signatures
         refuse(first, Agreements(signatures=dict(list(good.items())[:2])), "fewer agreements than a quorum")
         refuse(first, Agreements(signatures={**good, 1: good[2]}), "another client's signature")
@@ -175,7 +175,7 @@ def session(mode: SecureMode) -> tuple[Json, list[Json]]:
             else server.agreements_for(attempt, place, agreements)
         )
         answer = tell(index_of[place], question)
-        attempt, _ = server.step(attempt, server.Revealed(place, answer))
+        attempt = server.step(attempt, server.Revealed(place, answer))
     refuse(first, listed({0, 1, 2, 3}), "a second, different list of survivors")
     if attempt.opened is None:
         raise AssertionError(attempt.detail)

@@ -9,7 +9,6 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from kill_kit import Zygote
 from server_kit import Opener, Operator, in_process, prepare
 
 from coterie.server import logs
@@ -50,11 +49,3 @@ def coordinator(settings: Settings) -> Opener:
             yield operator
 
     return open_it
-
-
-@pytest.fixture(scope="module")
-def zygote() -> Generator[Zygote, None, None]:
-    """One zygote for all coordinators that a module kills."""
-    made = Zygote()
-    yield made
-    made.close()

@@ -2,19 +2,20 @@
 
 import asyncio
 import json
-import os
 import signal
-from collections.abc import AsyncGenerator, Generator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import httpx
-from kill_kit import Zygote
+from kill_kit import DISORDER, start_coordinator
 from server_kit import Device, Operator, fleet, once, prepare
 
+from tests.lock_order import check_told
 from tests.patience import patience
+from tests.prepared import Program
 
 WAITS = {"retry_floor_s": 0.02, "retry_idle_s": 0.02, "log_level": "critical", "shutdown_s": 1}
 
@@ -23,10 +24,9 @@ WAITS = {"retry_floor_s": 0.02, "retry_idle_s": 0.02, "log_level": "critical", "
 class Node:
     """A coordinator's process. settings stay the same when it is started again."""
 
-    zygote: Zygote
     folder: Path
     settings: dict[str, Any]
-    pid: int = 0
+    process: Program | None = None
     starts: int = 0
     url: str = ""
 
@@ -34,8 +34,7 @@ class Node:
         """Start the process; `ready` says when it answers."""
         self.starts += 1
         settings = {**WAITS, "prestart": False, "folder": str(self.folder / "state"), "port": 0, **self.settings}
-        order = {"settings": settings, "fault": fault, "ready": str(self._ready)}
-        self.pid = self.zygote.ask(order)["pid"]
+        self.process = start_coordinator(self.folder, settings, fault, self._ready)
         return self
 
     @property
@@ -53,16 +52,16 @@ class Node:
 
     def dead(self) -> bool:
         """Whether the process has ended."""
-        return Path(f"/proc/{self.pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
+        return self.process is not None and self.process.poll() is not None
 
     def end(self, how: signal.Signals = signal.SIGTERM) -> int:
         """End the process and take note of its status."""
-        if not self.pid:
+        if self.process is None:
             return 0
-        os.kill(self.pid, how)
-        status = self.zygote.ask({"wait": self.pid})["status"]
-        self.pid = 0
-        return status
+        process, self.process = self.process, None
+        process.send_signal(how)
+        process.communicate()
+        return process.wait()
 
     def operator(self) -> Operator:
         """Its administrator."""
@@ -74,7 +73,6 @@ class Node:
 class Forest:
     """Processes that end with the test."""
 
-    zygote: Zygote
     folder: Path
     nodes: list[Node] = field(default_factory=list[Node])
     operators: list[Operator] = field(default_factory=list[Operator])
@@ -84,7 +82,7 @@ class Forest:
         folder = self.folder / name
         folder.mkdir()
         prepare(folder / "state")
-        self.nodes.append(Node(self.zygote, folder, settings))
+        self.nodes.append(Node(folder, settings))
         return self.nodes[-1]
 
     async def operator(self, node: Node) -> Operator:
@@ -103,11 +101,13 @@ class Forest:
         return node, operator
 
     async def close(self) -> None:
-        """End everything, the leaves first."""
+        """End everything, the leaves first. Fails where a node has gone against the order of locks."""
         for operator in self.operators:
             await operator.http.aclose()
         for node in reversed(self.nodes):
             node.end()
+        for node in self.nodes:
+            check_told(node.folder / DISORDER)
 
 
 async def edge_token(above: Operator, population: str, max_clients: int = 10, **changes: Any) -> str:
@@ -153,20 +153,10 @@ async def events(operator: Operator, experiment: str, until: str) -> list[dict[s
     raise AssertionError("the stream ended")
 
 
-@contextmanager
-def a_zygote() -> Generator[Zygote, None, None]:
-    """A process that forks coordinators."""
-    made = Zygote()
-    try:
-        yield made
-    finally:
-        made.close()
-
-
 @asynccontextmanager
-async def a_forest(zygote: Zygote, folder: Path) -> AsyncGenerator[Forest, None]:
+async def a_forest(folder: Path) -> AsyncGenerator[Forest, None]:
     """Processes for one test."""
-    forest = Forest(zygote, folder)
+    forest = Forest(folder)
     try:
         async with asyncio.timeout(patience(100)):
             yield forest

@@ -24,7 +24,8 @@ from coterie.server.secure.context import RoundContext
 from coterie.server.storage import Storage
 from coterie.server.store import events, jobs
 from coterie.server.store.blobs import BlobStore
-from coterie.server.store.engine import Database, sqlite_url
+from coterie.server.store.dialect import sqlite_url
+from coterie.server.store.engine import Database
 from coterie.server.store.experiments import Locked
 from coterie.server.store.jobs import Job, JobKey
 from coterie.server.store.objects import open_objects

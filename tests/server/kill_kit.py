@@ -4,14 +4,11 @@ import asyncio
 import json
 import os
 import signal
-import subprocess
-import sys
-import tempfile
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import httpx
 from server_kit import Operator, prepare
@@ -19,50 +16,36 @@ from server_kit import Operator, prepare
 from tests.lock_order import check_told
 from tests.patience import patience
 from tests.ports import steady_port
+from tests.prepared import Program, start
+
+DISORDER: Final = "disorder"
+"""The file in a coordinator's folder of what it did against the order of locks, if anything."""
 
 
-class Zygote:
-    """The process that forks coordinators."""
-
-    def __init__(self) -> None:
-        self._folder = tempfile.TemporaryDirectory()
-        self._disorder = Path(self._folder.name) / "disorder"
-        script = Path(__file__).parent / "zygote.py"
-        self._process = subprocess.Popen(
-            [sys.executable, str(script), str(self._disorder)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-
-    def ask(self, order: dict[str, Any]) -> dict[str, Any]:
-        """One order, one answer."""
-        assert self._process.stdin and self._process.stdout
-        self._process.stdin.write(json.dumps(order) + "\n")
-        self._process.stdin.flush()
-        return json.loads(self._process.stdout.readline())
-
-    def close(self) -> None:
-        """End it; its children have ended. Fails where one of them has gone against the order of locks."""
-        assert self._process.stdin and self._process.stdout
-        self._process.stdin.close()
-        self._process.wait(patience(60))
-        self._process.stdout.close()
-        with self._folder:
-            check_told(self._disorder)
+def start_coordinator(folder: Path, settings: Mapping[str, Any], fault: str, ready: Path) -> Program:
+    """A coordinator's process, which dies at a fault. ready: the file that appears when it answers."""
+    return start(
+        [json.dumps(settings), str(ready), str(folder / DISORDER)],
+        cwd=folder,
+        env={**os.environ, "COTERIE_FAULT": fault},
+        stderr=False,
+        script=Path(__file__).parent / "coordinator_process.py",
+    )
 
 
 @dataclass
 class Supervisor:
     """Keeps a coordinator running: each process with the next fault, and when all have struck, one without."""
 
-    zygote: Zygote
     folder: Path
     port: int
     faults: tuple[str, ...]
-    pid: int = 0
     statuses: list[int] = field(default_factory=list[int])
     starts: int = 0
+    process: Program = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.start()
 
     @property
     def url(self) -> str:
@@ -82,26 +65,21 @@ class Supervisor:
             "shutdown_s": 1,
             "prestart": False,
         }
-        ready = self.folder / f"ready-{self.starts}"
-        self.pid = self.zygote.ask({"settings": settings, "fault": fault, "ready": str(ready)})["pid"]
+        self.process = start_coordinator(self.folder, settings, fault, self.folder / f"ready-{self.starts}")
 
     def ready(self) -> bool:
         """Whether the newest process answers."""
         return (self.folder / f"ready-{self.starts}").exists()
 
-    def dead(self) -> bool:
-        """Whether the newest process has ended (it stays a zombie until it is waited for)."""
-        state = Path(f"/proc/{self.pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
-        return state == "Z"
-
     def reap(self) -> None:
         """Take note of how the newest process ended."""
-        self.statuses.append(self.zygote.ask({"wait": self.pid})["status"])
+        self.process.communicate()
+        self.statuses.append(self.process.wait())
 
     async def watch(self) -> None:
         """Start another process whenever one dies."""
         while True:
-            if self.dead():
+            if self.process.poll() is not None:
                 self.reap()
                 self.start()
             await asyncio.sleep(0.02)
@@ -135,11 +113,12 @@ class Patient(httpx.AsyncBaseTransport):
 
 
 @asynccontextmanager
-async def supervised(zygote: Zygote, folder: Path, *faults: str) -> AsyncGenerator[tuple[Supervisor, Operator], None]:
-    """A coordinator that dies at a fault, comes back and dies at the next, and its operator."""
+async def supervised(folder: Path, *faults: str) -> AsyncGenerator[tuple[Supervisor, Operator], None]:
+    """A coordinator that dies at a fault, comes back and dies at the next, and its operator. Fails where it has gone
+    against the order of locks.
+    """
     prepare(folder / "state")
-    supervisor = Supervisor(zygote, folder, steady_port(), faults)
-    supervisor.start()
+    supervisor = Supervisor(folder, steady_port(), faults)
     watching = asyncio.create_task(supervisor.watch())
     try:
         transport = Patient(supervisor)
@@ -150,8 +129,9 @@ async def supervised(zygote: Zygote, folder: Path, *faults: str) -> AsyncGenerat
     finally:
         watching.cancel()
         await asyncio.gather(watching, return_exceptions=True)
-        os.kill(supervisor.pid, signal.SIGTERM)
+        supervisor.process.send_signal(signal.SIGTERM)
         supervisor.reap()
+    check_told(folder / DISORDER)
 
 
 async def until_all_have_struck(supervisor: Supervisor) -> None:

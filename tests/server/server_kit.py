@@ -43,7 +43,7 @@ from coterie.protocol.update import encode_update
 from coterie.server.app import create_app
 from coterie.server.faults import CoordinatorFaults
 from coterie.server.settings import Settings
-from coterie.server.store.engine import sqlite_url
+from coterie.server.store.dialect import sqlite_url
 from coterie.server.store.migrate import migrate
 from tests.lock_order import in_order
 from tests.patience import patience

@@ -15,6 +15,7 @@ from coterie.protocol.device import Task
 from coterie.protocol.tensors import encode_tensors
 from coterie.server.settings import Settings
 from coterie.server.store.blobs import BlobStore, Shelf
+from coterie.server.store.received import Received
 from tests.patience import patience
 
 
@@ -189,14 +190,14 @@ def test_an_update_whose_round_ends_while_it_is_made_durable_leaves_nothing(
     coordinator: Opener, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def check(operator: Operator, device: Device, task: Task) -> None:
-        put = BlobStore.put
+        keep = BlobStore.keep
 
-        async def slow(store: BlobStore, shelf: Shelf, digest: str, source: Path, *, point: str) -> None:
-            await put(store, shelf, digest, source, point=point)
+        async def slow(store: BlobStore, shelf: Shelf, body: Received, *, point: str) -> None:
+            await keep(store, shelf, body, point=point)
             if shelf == "updates":
                 await operator.ok("POST", f"/v1/experiments/{task.experiment}/stop")
 
-        monkeypatch.setattr(BlobStore, "put", slow)
+        monkeypatch.setattr(BlobStore, "keep", slow)
         answer = await device.upload(task, update(task))
         assert (answer.status_code, answer.json()["code"]) == (410, "round_closed")
         blobs = Path(settings.folder) / "blobs"

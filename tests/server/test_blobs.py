@@ -18,7 +18,7 @@ from coterie.server.device.blobs import accepts_zstd
 from coterie.server.downloads.deltas import WAITING, Deltas
 from coterie.server.downloads.ranges import ByteRange, Unsatisfiable, parse_range
 from coterie.server.faults import CoordinatorFaults
-from coterie.server.store.blobs import BlobStore
+from coterie.server.store.blobs import BlobStore, in_one
 from coterie.server.store.objects import open_objects
 from coterie.server.worker.workers import Workers
 
@@ -178,8 +178,7 @@ def test_deltas_are_made_by_a_worker_to_what_is_handed_out_and_few_wait(tmp_path
     async def work() -> None:
         blobs = BlobStore(open_objects(tmp_path.as_uri()), tmp_path, CoordinatorFaults())
         for name, file in zip(names, files, strict=True):
-            (tmp_path / "source").write_bytes(file)
-            await blobs.put("blobs", name, tmp_path / "source", point="result")
+            await blobs.put("blobs", name, in_one(file), point="result")
         deltas = Deltas(blobs, Workers(attempts=1, timeout_s=60, niceness=10), lambda name: name == names[0])
         try:
             size = len(files[0])

@@ -3,15 +3,14 @@
 import asyncio
 import json
 import signal
-from collections.abc import Callable, Coroutine, Generator, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
-from edge_kit import Forest, a_forest, a_zygote, devices, events, settled
-from kill_kit import Zygote
+from edge_kit import Forest, a_forest, devices, events, settled
 from server_kit import Device, Operator, fleet, update
 
 from coterie.protocol.device import Task
@@ -21,19 +20,13 @@ from tests.patience import patience
 Story = Callable[[Forest], Coroutine[Any, Any, None]]
 
 
-@pytest.fixture(scope="module")
-def zygote() -> Generator[Zygote, None, None]:
-    with a_zygote() as made:
-        yield made
-
-
 @pytest.fixture
-def tell(zygote: Zygote, tmp_path: Path) -> Callable[[Story], None]:
+def tell(tmp_path: Path) -> Callable[[Story], None]:
     """Live through a story among processes that end with it."""
 
     def live(story: Story) -> None:
         async def inside() -> None:
-            async with a_forest(zygote, tmp_path) as forest:
+            async with a_forest(tmp_path) as forest:
                 await story(forest)
 
         asyncio.run(inside())

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import httpx
 import numpy as np
-from edge_kit import Forest, Node, a_forest, a_zygote, devices, edge_token, joined
+from edge_kit import Forest, Node, a_forest, devices, edge_token, joined
 from server_kit import Device, Operator, update
 
 from coterie.protocol.device import Task
@@ -162,6 +162,5 @@ async def born(forest: Forest, root: Operator, at: Sequence[str]) -> tuple[Node,
 
 async def alive(folder: Path, story: Callable[[Forest], Awaitable[None]]) -> None:
     """Live through a story."""
-    with a_zygote() as zygote:
-        async with a_forest(zygote, folder) as forest:
-            await story(forest)
+    async with a_forest(folder) as forest:
+        await story(forest)

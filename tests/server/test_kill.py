@@ -18,7 +18,7 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
-from kill_kit import Zygote, supervised, until_all_have_struck, until_no_update_is_left
+from kill_kit import supervised, until_all_have_struck, until_no_update_is_left
 from server_kit import Device, Operator, Recipe, fleet, measured, planted, tiny, update
 
 from coterie.protocol.device import Task
@@ -192,14 +192,14 @@ def test_every_point_is_struck_once() -> None:
 
 
 @pytest.mark.parametrize("chain", CHAINS)
-def test_kill_at(chain: str, zygote: Zygote, tmp_path: Path) -> None:
-    asyncio.run(assert_nothing_is_lost(*CHAINS[chain], zygote, tmp_path))
+def test_kill_at(chain: str, tmp_path: Path) -> None:
+    asyncio.run(assert_nothing_is_lost(*CHAINS[chain], tmp_path))
 
 
-async def assert_nothing_is_lost(story: Story, points: Sequence[str], zygote: Zygote, folder: Path) -> None:
+async def assert_nothing_is_lost(story: Story, points: Sequence[str], folder: Path) -> None:
     """Live through a story in which the coordinator dies at each point, then hold it to what it acknowledged."""
     ledger = Ledger()
-    async with supervised(zygote, folder, *(f"{point}:1" for point in points)) as (supervisor, operator):
+    async with supervised(folder, *(f"{point}:1" for point in points)) as (supervisor, operator):
         token = await operator.population()
         (experiment,) = await story(operator, token, ledger)
         await operator.finished(experiment)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from kill_kit import Zygote, supervised, until_all_have_struck, until_no_update_is_left
+from kill_kit import supervised, until_all_have_struck, until_no_update_is_left
 from server_kit import Device, Operator, fleet, update
 
 from coterie.protocol.device import Task
@@ -36,13 +36,13 @@ CHAINS = {
 
 
 @pytest.mark.parametrize("chain", CHAINS)
-def test_kills_between_buffered_rounds(chain: str, zygote: Zygote, tmp_path: Path) -> None:
-    asyncio.run(assert_nothing_is_lost(CHAINS[chain], zygote, tmp_path))
+def test_kills_between_buffered_rounds(chain: str, tmp_path: Path) -> None:
+    asyncio.run(assert_nothing_is_lost(CHAINS[chain], tmp_path))
 
 
-async def assert_nothing_is_lost(strikes: tuple[str, ...], zygote: Zygote, folder: Path) -> None:
+async def assert_nothing_is_lost(strikes: tuple[str, ...], folder: Path) -> None:
     """One experiment of three rounds, each of one update or of as many as waited."""
-    async with supervised(zygote, folder, *strikes) as (supervisor, operator):
+    async with supervised(folder, *strikes) as (supervisor, operator):
         token = await operator.population()
         experiment = await operator.experiment(
             rounds=3, cohort=1, concurrency=3, mode="buffered", staleness_cap=5, staleness_exponent=0.0

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from kill_kit import Zygote, supervised, until_all_have_struck, until_no_update_is_left
+from kill_kit import supervised, until_all_have_struck, until_no_update_is_left
 from server_kit import Device, Operator, Recipe, fleet, once, tiny
 
 from coterie.aggregation.horizontal import FedDyn, Scaffold
@@ -118,16 +118,14 @@ STRIKES = (
 
 
 @pytest.mark.parametrize(("method", "strike"), STRIKES)
-def test_kill_in_the_second_round_of_a_method_with_state(
-    method: str, strike: str, zygote: Zygote, tmp_path: Path
-) -> None:
-    asyncio.run(assert_nothing_is_lost(method, strike, zygote, tmp_path))
+def test_kill_in_the_second_round_of_a_method_with_state(method: str, strike: str, tmp_path: Path) -> None:
+    asyncio.run(assert_nothing_is_lost(method, strike, tmp_path))
 
 
-async def assert_nothing_is_lost(method: str, strike: str, zygote: Zygote, folder: Path) -> None:
+async def assert_nothing_is_lost(method: str, strike: str, folder: Path) -> None:
     manifest = manifests()[method]
     first = encode_tensors(manifest.layout.unflatten(np.zeros(manifest.layout.size, np.float32)))
-    async with supervised(zygote, folder, strike) as (supervisor, operator):
+    async with supervised(folder, strike) as (supervisor, operator):
         token = await operator.population()
         devices = await fleet(operator, token, len(WEIGHTS))
         trusted = devices[0].id if method == "fltrust" else None

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pytest
-from kill_kit import Supervisor, Zygote, supervised, until_all_have_struck, until_no_update_is_left
+from kill_kit import Supervisor, supervised, until_all_have_struck, until_no_update_is_left
 from server_kit import SIZE, Device, Operator, fleet, once, update
 
 from coterie.aggregation.private.central import CentralNoise, noised_mean
@@ -48,14 +48,14 @@ def test_every_point_of_a_budget_is_killed_at() -> None:
 
 
 @pytest.mark.parametrize("point", POINTS)
-def test_kill_a_private_round_at(point: str, zygote: Zygote, tmp_path: Path) -> None:
-    asyncio.run(assert_the_books_hold(point, zygote, tmp_path))
+def test_kill_a_private_round_at(point: str, tmp_path: Path) -> None:
+    asyncio.run(assert_the_books_hold(point, tmp_path))
 
 
-async def assert_the_books_hold(point: str, zygote: Zygote, folder: Path) -> None:
+async def assert_the_books_hold(point: str, folder: Path) -> None:
     """A policy, one private round, a death at the point; then the books are held against what happened."""
     seeds: list[bytes] = []
-    async with supervised(zygote, folder, f"{point}:1") as (supervisor, operator):
+    async with supervised(folder, f"{point}:1") as (supervisor, operator):
         watching = asyncio.create_task(_note_seeds(folder, supervisor, seeds))
         token = await operator.population()
         limit = {"max_epsilon_per_year": 50.0, "delta": 1e-6}

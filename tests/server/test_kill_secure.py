@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from kill_kit import Zygote, supervised, until_all_have_struck, until_no_update_is_left
+from kill_kit import supervised, until_all_have_struck, until_no_update_is_left
 from secure_kit import STEPS, leased, mean, secure, together
 from server_kit import Operator, fleet
 
@@ -60,13 +60,13 @@ def test_every_point_of_an_attempt_is_struck() -> None:
 
 
 @pytest.mark.parametrize("chain", CHAINS)
-def test_kills_in_an_attempt(chain: str, zygote: Zygote, tmp_path: Path) -> None:
-    asyncio.run(assert_nothing_is_lost(CHAINS[chain], zygote, tmp_path))
+def test_kills_in_an_attempt(chain: str, tmp_path: Path) -> None:
+    asyncio.run(assert_nothing_is_lost(CHAINS[chain], tmp_path))
 
 
-async def assert_nothing_is_lost(strikes: tuple[str, ...], zygote: Zygote, folder: Path) -> None:
+async def assert_nothing_is_lost(strikes: tuple[str, ...], folder: Path) -> None:
     """One secure round in the mode with every phase."""
-    async with supervised(zygote, folder, *strikes) as (supervisor, operator):
+    async with supervised(folder, *strikes) as (supervisor, operator):
         token = await operator.population()
         experiment = await operator.experiment(
             secure=secure(mode="consistent"),

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from budget_kit import budget, entries, weights
-from kill_kit import Zygote, supervised, until_all_have_struck
+from kill_kit import supervised, until_all_have_struck
 from secure_kit import STEPS, together
 from test_secure_budget import LEVELS, begun
 
@@ -20,13 +20,13 @@ POINTS = ("survivors.before_commit:1", "survivors.after_commit:1")
 @pytest.mark.parametrize("point", POINTS)
 @pytest.mark.parametrize("name", ["discrete_gaussian", "gaussian"])
 @pytest.mark.parametrize("opened", [True, False], ids=["opened", "stopped"])
-def test_kill_where_survivors_are_told(point: str, name: str, opened: bool, zygote: Zygote, tmp_path: Path) -> None:
-    asyncio.run(assert_paid_once(point, name, opened, zygote, tmp_path))
+def test_kill_where_survivors_are_told(point: str, name: str, opened: bool, tmp_path: Path) -> None:
+    asyncio.run(assert_paid_once(point, name, opened, tmp_path))
 
 
-async def assert_paid_once(point: str, name: str, opened: bool, zygote: Zygote, folder: Path) -> None:
+async def assert_paid_once(point: str, name: str, opened: bool, folder: Path) -> None:
     """A round whose clients were told who survived is paid for once, whether its sum is opened or nobody answers."""
-    async with supervised(zygote, folder, point) as (supervisor, operator):
+    async with supervised(folder, point) as (supervisor, operator):
         experiment, members = await begun(operator, LEVELS[name])
         await together(members, FIRST)
         await until_all_have_struck(supervisor)

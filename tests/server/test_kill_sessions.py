@@ -11,7 +11,7 @@ import sqlite3
 from pathlib import Path
 
 import pytest
-from kill_kit import Zygote, supervised, until_all_have_struck
+from kill_kit import supervised, until_all_have_struck
 from server_kit import Operator, once
 
 from coterie.client_sdk.party.party import PartyClient
@@ -38,13 +38,13 @@ def test_every_point_of_a_session_is_struck() -> None:
 
 
 @pytest.mark.parametrize("side", CHAINS)
-def test_a_session_goes_on_after_a_kill(side: str, zygote: Zygote, tmp_path: Path) -> None:
-    asyncio.run(assert_everything_comes_once(CHAINS[side], zygote, tmp_path))
+def test_a_session_goes_on_after_a_kill(side: str, tmp_path: Path) -> None:
+    asyncio.run(assert_everything_comes_once(CHAINS[side], tmp_path))
 
 
-async def assert_everything_comes_once(strikes: tuple[str, ...], zygote: Zygote, folder: Path) -> None:
+async def assert_everything_comes_once(strikes: tuple[str, ...], folder: Path) -> None:
     """Two parties, a small and a large message in each direction."""
-    async with supervised(zygote, folder, *strikes) as (supervisor, operator):
+    async with supervised(folder, *strikes) as (supervisor, operator):
         made = await operator.ok("POST", "/v1/sessions", json=JOINT, headers=once())
         parties = [PartyClient(folder / name, judge=trust_first_use) for name in ("a", "b")]
         try:

@@ -27,7 +27,8 @@ from coterie.server.bell import Bell
 from coterie.server.faults import CoordinatorFaults
 from coterie.server.store import ledger as store
 from coterie.server.store import populations
-from coterie.server.store.engine import Database, sqlite_url
+from coterie.server.store.dialect import sqlite_url
+from coterie.server.store.engine import Database
 from coterie.server.store.ledger import Ledger
 from coterie.server.store.tables import SecretRow
 from tests.patience import patience

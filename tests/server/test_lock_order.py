@@ -16,7 +16,8 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from coterie.server.bell import Bell
 from coterie.server.faults import CoordinatorFaults
 from coterie.server.store import attempts, experiments, nonces, tasks
-from coterie.server.store.engine import Database, sqlite_url
+from coterie.server.store.dialect import sqlite_url
+from coterie.server.store.engine import Database
 from coterie.server.store.tables import ExperimentRow, RoundRow, TaskRow
 from tests.lock_order import POSTGRESQL, check_told, watched
 

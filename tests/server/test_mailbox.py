@@ -6,7 +6,7 @@ import asyncio
 import json
 import os
 import tracemalloc
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +33,10 @@ from coterie.server.bell import Bell
 from coterie.server.faults import CoordinatorFaults
 from coterie.server.secure.machine import Failed, Machine, begin
 from coterie.server.store import mailbox
-from coterie.server.store.engine import Database, sqlite_url
+from coterie.server.store.dialect import sqlite_url
+from coterie.server.store.engine import Database
 from coterie.server.store.tables import MailboxRow
-from coterie.server.worker.running_sum import Summands, held_by, sum_masked
+from coterie.server.worker.running_sum import Summands, sum_masked
 
 BOX = to_base64(os.urandom(100))
 
@@ -113,17 +114,20 @@ def vectors(folder: Path, count: int, spec: VectorSpec = SPEC) -> tuple[dict[str
     return files, reduced(total, spec)
 
 
+def summands(header: MaskedHeader, spec: VectorSpec, files: Mapping[str, Path]) -> Summands:
+    """The vectors in these files."""
+    return Summands(header, spec, frozenset(files), lambda task: files[task].read_bytes())
+
+
 def test_the_running_sum_names_what_it_holds_and_is_made_anew_where_it_cannot_be_used(tmp_path: Path) -> None:
     files, total = vectors(tmp_path, 6)
     cache = tmp_path / "cache"
     some = dict(list(files.items())[:3])
-    sum_masked(cache, Summands(HEADER, SPEC, some))
-    assert held_by(cache) == tuple(sorted(some))
+    assert sum_masked(cache, summands(HEADER, SPEC, some)).holds == tuple(sorted(some))
     for path in some.values():
         path.rename(path.with_suffix(".away"))  # what the cache holds is not read again
-    whole = Summands(HEADER, SPEC, files)
-    made = sum_masked(cache, whole)
-    assert made.holds == held_by(cache) == tuple(sorted(files))
+    made = sum_masked(cache, summands(HEADER, SPEC, files))
+    assert made.holds == tuple(sorted(files))
     assert np.array_equal(reduced(made.total, SPEC), total)
     for path in some.values():
         path.with_suffix(".away").rename(path)
@@ -138,16 +142,16 @@ def test_the_running_sum_names_what_it_holds_and_is_made_anew_where_it_cannot_be
     for spoil in spoilt:
         spoil()
         left = {task: path for task, path in files.items() if task not in other_files}
-        again = sum_masked(cache, Summands(HEADER, SPEC, left))
-        fresh = sum_masked(tmp_path / f"fresh-{len(left)}", Summands(HEADER, SPEC, left))
+        again = sum_masked(cache, summands(HEADER, SPEC, left))
+        fresh = sum_masked(tmp_path / f"fresh-{len(left)}", summands(HEADER, SPEC, left))
         assert np.array_equal(again.total, fresh.total)
-        sum_masked(cache, Summands(HEADER, SPEC, left))
+        sum_masked(cache, summands(HEADER, SPEC, left))
     header = MaskedHeader("att", "any", HEADER.plan, HEADER.base, others.digest)
-    another = sum_masked(cache, Summands(header, others, other_files))
+    another = sum_masked(cache, summands(header, others, other_files))
     assert np.array_equal(reduced(another.total, others), other_total)
     files["task5"].write_bytes(files["task4"].read_bytes())
     with pytest.raises(UpdateRefused) as caught:
-        sum_masked(tmp_path / "new", Summands(HEADER, SPEC, {"task5": files["task5"]}))
+        sum_masked(tmp_path / "new", summands(HEADER, SPEC, {"task5": files["task5"]}))
     assert caught.value.reason == "wrong_task"
 
 
@@ -158,7 +162,7 @@ def test_memory_of_the_running_sum_does_not_grow_with_the_clients(tmp_path: Path
     peaks: list[int] = []
     for count in (3, 24):
         tracemalloc.start()
-        sum_masked(tmp_path / f"cache{count}", Summands(header, spec, dict(list(files.items())[:count])))
+        sum_masked(tmp_path / f"cache{count}", summands(header, spec, dict(list(files.items())[:count])))
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     assert peaks[1] <= 1.1 * peaks[0]

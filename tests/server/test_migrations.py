@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 from coterie.aggregation.engine import Round, RoundPhase, TaskLeased, UpdateAccepted, step
 from coterie.protocol.conversion import from_text
 from coterie.protocol.lineage import GENESIS, LineageLink, head
-from coterie.server.store.engine import sqlite_url
+from coterie.server.store.dialect import sqlite_url
 from coterie.server.store.migrate import MIGRATIONS, migrate
 from tests.patience import patience
 

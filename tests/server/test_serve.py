@@ -226,7 +226,7 @@ def test_a_worker_that_dies_is_replaced_and_one_that_refuses_is_believed(tmp_pat
         os.kill(pid, signal.SIGKILL)
         assert (await workers.run("warm", {}))["ready"]
         with pytest.raises(JobFailed, match="nowhere"):
-            blobs = {"url": tmp_path.as_uri(), "copies": str(tmp_path / "copies")}
+            blobs = {"url": tmp_path.as_uri(), "scratch": str(tmp_path / "scratch")}
             await workers.run("aggregate", {"blobs": blobs, "manifest": "nowhere", "server_state": None, "updates": []})
         with pytest.raises(JobFailed, match="KeyError"):
             await workers.run("dance", {})

@@ -26,7 +26,8 @@ from coterie.protocol.device import Task
 from coterie.server.faults import COMMIT_POINTS, TRANSACTIONS, CoordinatorFaults
 from coterie.server.settings import Settings
 from coterie.server.store.blobs import BlobStore, storage_full
-from coterie.server.store.engine import Database, sqlite_url
+from coterie.server.store.dialect import sqlite_url
+from coterie.server.store.engine import Database
 from coterie.server.store.housekeeping import ORPHAN_AGE_S
 from coterie.server.store.migrate import current, head, migrate
 from coterie.server.store.objects import open_objects
@@ -50,12 +51,20 @@ class FullDisk:
         self.full = True
         write = BlobStore._write  # pyright: ignore[reportPrivateUsage]
 
-        async def no_room(store: BlobStore, key: str, source: Path) -> None:
+        async def no_room(store: BlobStore, key: str, stream: AsyncIterator[bytes]) -> None:
             if self.full:
                 raise OSError(errno.ENOSPC, "No space left on device")
-            await write(store, key, source)
+            await write(store, key, stream)
+
+        adopt = BlobStore._adopt  # pyright: ignore[reportPrivateUsage]
+
+        async def nor_for_files(store: BlobStore, key: str, file: Path) -> None:
+            if self.full:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            await adopt(store, key, file)
 
         monkeypatch.setattr(BlobStore, "_write", no_room)
+        monkeypatch.setattr(BlobStore, "_adopt", nor_for_files)
 
 
 def test_a_full_disk_refuses_an_update_and_keeps_what_was_accepted(
@@ -88,12 +97,12 @@ def test_a_round_waits_for_room_for_its_result(coordinator: Opener, monkeypatch:
         write = BlobStore._write  # pyright: ignore[reportPrivateUsage]
         refused = 0
 
-        async def no_room_for_results(store: BlobStore, key: str, source: Path) -> None:
+        async def no_room_for_results(store: BlobStore, key: str, stream: AsyncIterator[bytes]) -> None:
             nonlocal refused
             if key.startswith("blobs/") and refused < 2:
                 refused += 1
                 raise OSError(errno.ENOSPC, "No space left on device")
-            await write(store, key, source)
+            await write(store, key, stream)
 
         monkeypatch.setattr(BlobStore, "_write", no_room_for_results)
         assert (await device.upload(task, update(task))).status_code == 200

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from coterie.aggregation.compiling.compile import CompiledPlan
 from coterie.aggregation.experiment import Experiment
 from coterie.aggregation.plan.manifest import Manifest
+from coterie.aggregation.private.secure_aggregation import coordinator_noises
 from coterie.client_sdk.rows.loading import DataSource
 from coterie.privacy.secagg import server
 from coterie.privacy.secagg.decoding import Decoded, decode
@@ -104,7 +105,8 @@ def simulated(
                 weight_cap=experiment.rounds.weight_cap,
             )
             here = [population.client(one) for one, when in enumerate(leaves) if when != "before training"]
-            into = collector(experiment, manifest, assignment, (), state, shares)
+            noised = coordinator_noises(experiment.privacy)
+            into = collector(experiment, manifest, assignment, (), state, shares, noised=noised)
             updates, lost = list[Trained](), list[int]()
             for trained in runner.train(here, versions.read(base), assignment):
                 if leaves[trained.number] in COUNTED:
@@ -273,7 +275,7 @@ class Coordinator:
     def _do(self, job: str, **arguments: Any) -> dict[str, Any]:
         """A job's result. Each has a folder of its own for what it makes."""
         self._jobs += 1
-        blobs = {"url": self.folder.as_uri(), "copies": str(self.folder / "copies")}
+        blobs = {"url": self.folder.as_uri(), "scratch": str(self.folder / "scratch")}
         out = str(self.folder / f"{job}-{self._jobs}")
         answer = perform(json.dumps({"job": job, "arguments": {"blobs": blobs, "out": out} | arguments}))
         assert "result" in answer, answer
@@ -367,7 +369,8 @@ class Secret:
         assignment = replace(made.assignment, secure=self.terms.model_dump_json())
         numbers = [update.number for update in made.updates]
         with closing(WorkShares(1)) as shares:
-            into = collector(experiment, self.manifest, assignment, numbers, made.before, shares)
+            noised = coordinator_noises(experiment.privacy)
+            into = collector(experiment, self.manifest, assignment, numbers, made.before, shares, noised=noised)
             for update in made.updates:
                 assert into.add(replace(update, sections={}, update=self.words[update.number].tobytes()))
             result = into.result(versions, experiment.server_optimizer, made.before)

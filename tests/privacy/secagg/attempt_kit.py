@@ -142,7 +142,6 @@ class Attempt:
     agreements: dict[int, Agreement] = field(default_factory=dict[int, Agreement])
     reveals: dict[int, Reveal] = field(default_factory=dict[int, Reveal])
     refused: dict[int, CoterieError] = field(default_factory=dict[int, CoterieError])
-    effects: list[server.Effect] = field(default_factory=list[server.Effect])
 
     def feed(self, event: server.Event, place: int | None = None) -> None:
         """Tell the coordinator; a refused message of a place is kept."""
@@ -150,14 +149,13 @@ class Attempt:
             self.coordinator = stored_server(self.coordinator)
         before = self.coordinator.phase
         try:
-            self.coordinator, effects = server.step(self.coordinator, event)
+            self.coordinator = server.step(self.coordinator, event)
         except CoterieError as error:
             if place is None:
                 raise
             self.refused[place] = error
             return
         assert self.coordinator.phase in (before, *server.TABLE[before][type(event)].leads_to)
-        self.effects += effects
 
     def close(self, phase: server.SecAggPhase) -> None:
         """The phase's deadline, if it is still on."""

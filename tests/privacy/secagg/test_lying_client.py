@@ -190,7 +190,7 @@ def respelled(key: str) -> str:
 def test_another_spelling_of_a_key_is_refused_whoever_signed_it() -> None:
     state = server.open_attempt(terms(), plan=PLAN, model=MODEL)
     good = client.begin(terms(), device=device(0), plan=PLAN, model=MODEL, identity=identity(0))[1]
-    state, _ = server.step(state, server.Advertised(device(0), identity(0).public, good))
+    state = server.step(state, server.Advertised(device(0), identity(0).public, good))
     # Another device brings the first one's keys, which are others only for who compares bytes.
     assert refusal(state, signed(respelled(good.mask_key), good.channel_key, 1)) == "secagg_roster"
     assert refusal(state, signed(respelled(good.mask_key), respelled(good.channel_key), 1)) == "secagg_key_invalid"
@@ -209,8 +209,8 @@ def test_keys_of_another_client_and_keys_brought_twice_are_refused() -> None:
     first = client.begin(terms(), device=device(0), plan=PLAN, model=MODEL, identity=identity(0))[1]
     second = client.begin(terms(), device=device(0), plan=PLAN, model=MODEL, identity=identity(0))[1]
     one = server.Advertised(device(0), identity(0).public, first)
-    state, _ = server.step(state, one)
-    assert server.step(state, one) == (state, ())
+    state = server.step(state, one)
+    assert server.step(state, one) == state
     assert refusal(state, server.Advertised(device(0), identity(0).public, second)) == "secagg_repeated"
     assert refusal(state, signed(first.mask_key, second.channel_key, 1)) == "secagg_roster"
     assert refusal(state, signed(second.mask_key, first.mask_key, 1)) == "secagg_roster"
@@ -238,8 +238,8 @@ def test_shares_for_others_than_the_neighbours_and_second_ones_are_refused() -> 
     ):
         assert refusal(before, server.Shared(0, Shares(commitment=good.commitment, boxes=boxes))) == "secagg_box"
     assert refusal(before, server.Shared(9, good)) == "secagg_roster"
-    dealt, _ = server.step(before, server.Shared(0, good))
-    assert server.step(dealt, server.Shared(0, good)) == (dealt, ())
+    dealt = server.step(before, server.Shared(0, good))
+    assert server.step(dealt, server.Shared(0, good)) == dealt
     other = good.model_copy(update={"commitment": "ab" * 32})
     assert refusal(dealt, server.Shared(0, other)) == "secagg_repeated"
 
@@ -251,8 +251,8 @@ def test_vectors_of_clients_without_shares_or_place_are_refused() -> None:
     attempt.deal()
     assert refusal(attempt.coordinator, server.MaskedArrived(8)) == "secagg_phase"
     assert refusal(attempt.coordinator, server.MaskedArrived(9)) == "secagg_roster"
-    once, _ = server.step(attempt.coordinator, server.MaskedArrived(0))
-    assert server.step(once, server.MaskedArrived(0)) == (once, ())
+    once = server.step(attempt.coordinator, server.MaskedArrived(0))
+    assert server.step(once, server.MaskedArrived(0)) == once
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -267,8 +267,8 @@ def test_a_reveal_that_answers_another_question_is_refused(mode: SecureMode) -> 
     for wrong, code in ((both, "secagg_reveal"), (none, "secagg_reveal"), (outside, "secagg_shares")):
         assert refusal(before, server.Revealed(0, wrong)) == code
     assert refusal(before, server.Revealed(8, good)) == "secagg_phase"
-    once, _ = server.step(before, server.Revealed(0, good))
-    assert server.step(once, server.Revealed(0, good)) == (once, ())
+    once = server.step(before, server.Revealed(0, good))
+    assert server.step(once, server.Revealed(0, good)) == once
     other = good.model_copy(
         update={"self_shares": {place: other_share(text) for place, text in good.self_shares.items()}}
     )
@@ -284,7 +284,7 @@ def test_an_agreement_of_somebody_else_is_refused() -> None:
     attempt.agree()
     for other in (attempt.agreements[1], Agreement(signature="A" * 86 + "==")):
         assert refusal(before, server.Agreed(0, other)) == "signature_invalid"
-    assert server.step(before, server.Agreed(0, attempt.agreements[0]))[0].agreed == {0}
+    assert server.step(before, server.Agreed(0, attempt.agreements[0])).agreed == {0}
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -298,7 +298,7 @@ def test_messages_for_other_phases_are_late_or_early(mode: SecureMode) -> None:
     ]
     for event in events:
         assert refusal(attempt.coordinator, event) == "secagg_phase"
-    assert server.step(attempt.coordinator, server.PhaseDeadline()) == (attempt.coordinator, ())
+    assert server.step(attempt.coordinator, server.PhaseDeadline()) == attempt.coordinator
 
 
 def test_a_vector_outside_its_range_is_part_of_the_sum_as_any_other() -> None:

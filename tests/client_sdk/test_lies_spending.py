@@ -1,0 +1,81 @@
+"""A coordinator that hears all that opens a sum with shared noise, lets the round fail, and would have it for nothing:
+the round is paid for before the list of survivors leaves, in its own ledger and in the record of each device.
+"""
+
+import asyncio
+import json
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+from liar import Lying, devices, lying_coordinator, refusals
+from sdk_kit import experiment
+
+from coterie.protocol.budget import BudgetView
+from coterie.protocol.privacy import UserLevel
+from coterie.protocol.rounds import RoundPolicy
+from coterie.protocol.secure_aggregation import SecureAggregation
+from tests.patience import patience
+
+CLIENTS = 4
+NOISE = UserLevel(clip=1.0, delta=1e-6, noise_multiplier=2.0, mechanism="discrete_gaussian")
+POLICY = 'min_cohort = 3\nmax_epsilon = {limit}\nmax_delta = 1e-6\ntrusts = ["cohort"]\n'
+
+
+def asked(name: str) -> Any:
+    """One round with noise that devices share, whose phases end soon."""
+    rounds = RoundPolicy(rounds=1, cohort=CLIENTS, min_updates=CLIENTS, weight_cap=1, evaluate_every=0)
+    secure = SecureAggregation(mode="consistent", norm=1.0, dropout=0.25, phase_s=patience(4.0))
+    return experiment(name, rounds=rounds, privacy=NOISE, secure_aggregation=secure)
+
+
+def paid(folder: Path) -> list[str]:
+    """The kinds of entries in the coordinator's ledger, as another process reads them from its disk now."""
+    with sqlite3.connect(f"file:{folder / 'server' / 'coterie.db'}?mode=ro", uri=True) as database:
+        rows = database.execute("select event from ledger order by sequence")
+        return [json.loads(event)["kind"] for (event,) in rows]
+
+
+def budget(lying: Lying) -> BudgetView:
+    """What the coordinator says of the population's budget."""
+
+    async def inside() -> BudgetView:
+        control = lying.control()
+        try:
+            return await control.budget("own")
+        finally:
+            await control.close()
+
+    return asyncio.run(inside())
+
+
+def test_a_sum_that_can_be_opened_is_paid_for_though_its_round_fails(tmp_path: Path) -> None:
+    """Every device reveals what opens the sum; the coordinator reads it on the way, and its application never does."""
+    as_survivors_left: list[list[str]] = []
+
+    def listen(path: str, answer: dict[str, Any]) -> dict[str, Any]:
+        if path.endswith("/secure/survivors"):
+            as_survivors_left.append(paid(tmp_path))
+        return answer
+
+    with lying_coordinator(tmp_path, answer=listen, withheld=lambda path: path.endswith("/secure/reveal")) as lying:
+        first, token = lying.submit(asked("first"), population="own")
+        limit = budget(lying).experiments[0].limit or 0.0
+        policy = POLICY.format(limit=1.1 * limit)
+        with devices(lying, token, tmp_path, count=CLIENTS, policy=policy, wanted=2) as running:
+            (record,) = lying.history(first).rounds
+            lying.liar.withheld = lambda path: False
+            told = [device.events() for device in running]
+        opened = {device for device, path, _ in lying.liar.heard if path.endswith("/secure/reveal")}
+        spent = budget(lying).experiments[0]
+
+        lying.submit(asked("second"), population="own")
+        with devices(lying, token, tmp_path, count=CLIENTS, policy=policy, wanted=2) as running:
+            again = [device.events() for device in running]
+
+    assert [refusals(events) for events in told] == [[]] * CLIENTS
+    assert (len(opened), record.state) == (CLIENTS, "abandoned")
+    assert as_survivors_left and set(map(tuple, as_survivors_left)) == {("limit", "reserve", "spend")}
+    assert (spent.rounds_spent, spent.rounds_refunded, spent.epsilon_spent) == (1, 0, limit)
+    assert paid(tmp_path)[:3] == ["limit", "reserve", "spend"] and "refund" not in paid(tmp_path)[:4]
+    assert [refusals(events) for events in again] == [["privacy_spent"]] * CLIENTS, "each device counts it too"
