@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from coterie import errors
 from coterie.aggregation.fold.fold import Folded
-from coterie.aggregation.horizontal.algorithm import Aggregates
+from coterie.aggregation.horizontal.server_part import Aggregates
 from coterie.aggregation.methods import algorithm
 from coterie.aggregation.plan.manifest import DELTA, Manifest
 from coterie.aggregation.reducers import Vector

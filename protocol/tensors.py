@@ -75,7 +75,7 @@ class TensorInfo:
         return math.prod(self.shape)
 
 
-class Source(Protocol):
+class ByteSource(Protocol):
     """Bytes that lie elsewhere and are read by ranges."""
 
     @property
@@ -95,7 +95,7 @@ class TensorFile:
     A plain value: no handle stays open between reads, so it needs no closing.
     """
 
-    source: bytes | Path | Source
+    source: bytes | Path | ByteSource
     tensors: Mapping[str, TensorInfo]
     metadata: Mapping[str, str]
 
@@ -120,7 +120,7 @@ class TensorFile:
         return self.read(name).reshape(self.tensors[name].shape)
 
 
-def open_tensors(source: bytes | Path | Source, limits: TensorLimits | None = None) -> TensorFile:
+def open_tensors(source: bytes | Path | ByteSource, limits: TensorLimits | None = None) -> TensorFile:
     """Check a tensor file's header and return it for lazy reading.
 
     Raises errors.TensorFileError, whose `reason` names the cause, for anything malformed or over `limits`;
@@ -174,7 +174,7 @@ def write_file(path: Path, tensors: Mapping[str, npt.NDArray[Any]], metadata: Ma
     write_durably(path, tensor_chunks(tensors, metadata))
 
 
-def read_file(source: Path | Source, limits: TensorLimits | None = None) -> dict[str, npt.NDArray[Any]]:
+def read_file(source: Path | ByteSource, limits: TensorLimits | None = None) -> dict[str, npt.NDArray[Any]]:
     """All tensors of a file on disk or elsewhere. Raises errors.TensorFileError or errors.StorageError."""
     file = open_tensors(source, limits)
     return {name: file.tensor(name) for name in file.tensors}
@@ -280,7 +280,7 @@ def _check_cover(tensors: Mapping[str, TensorInfo], base: int, total: int) -> No
         raise _refused("trailing_bytes", f"The tensors end at byte {end}, but the file has {total}")
 
 
-def _size(source: bytes | Path | Source) -> int:
+def _size(source: bytes | Path | ByteSource) -> int:
     if isinstance(source, bytes):
         return len(source)
     if not isinstance(source, Path):
@@ -291,11 +291,11 @@ def _size(source: bytes | Path | Source) -> int:
         raise storage_error(source, error) from error
 
 
-def _read_bytes(source: bytes | Path | Source, start: int, stop: int) -> bytes:
+def _read_bytes(source: bytes | Path | ByteSource, start: int, stop: int) -> bytes:
     return _read_array(source, start, stop - start, np.dtype("u1")).tobytes()
 
 
-def _read_array(source: bytes | Path | Source, offset: int, count: int, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+def _read_array(source: bytes | Path | ByteSource, offset: int, count: int, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
     array: npt.NDArray[Any] = np.empty(count, dtype)
     if not count:
         return array

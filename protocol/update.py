@@ -44,10 +44,8 @@ _NO_PARTS: Mapping[str, Mapping[tuple[Slice, ...], int]] = MappingProxyType({})
 class UpdateLimits:
     """What an update may be.
 
-    codecs: those allowed for slices of the layout (every codec there is when None); float32 always is, and extra
-        vectors may also use float64.
-    kinds: what it may be: the ``update`` of one client, or an edge aggregator's ``accumulator`` over min_clients to
-        max_clients, which is all in float64.
+    codecs: of slices of the layout, None for every codec; float32 is always allowed, for extra vectors float64 too.
+    kinds: the ``update`` of one client, or an edge's ``accumulator`` of min_clients to max_clients, all in float64.
     max_weight, max_steps: of each client.
     """
 
@@ -173,8 +171,7 @@ def most_bytes(
 ) -> int:
     """The most bytes that an update of these sections can have, whatever its values are.
 
-    codecs: of slices of the layout, any of which each slice may use.
-    extras: the same for extra vectors.
+    codecs, extras: any of which each slice of the layout, and each extra vector, may use.
     """
     return UpdateLimits.max_header_bytes + sum(
         max(parse(name).max_bytes(spec.shape) for name in (extras if spec.is_extra else codecs)) for spec in specs
@@ -207,12 +204,9 @@ def encode_update(
 ) -> EncodedUpdate:
     """The bytes of an update, and the state of its codecs after it.
 
-    task, plan: their ids.
-    base: SHA-256 of the model version trained from.
-    weight: examples that count (whole, ≥ 0).
-    steps: local steps done.
-    specs: the plan's sections, in order.
-    sections: one flat vector per spec.
+    task, plan, base: the ids of task and plan, and the SHA-256 of the model version trained from.
+    weight, steps: examples that count (whole, ≥ 0), and local steps done.
+    specs, sections: the plan's sections, in order, and one flat vector for each.
     codecs: section → codec; a section not named uses float32, or float64 when its vector is float64.
     state: the client state, of which the codecs read the names that begin with ``codec/``.
     round: this one's number, from which it follows how many the client was not part of, so that kept errors fade.

@@ -170,8 +170,9 @@ class Pacer:
         self._arrivals: dict[str, Arrivals] = {}
 
     def window(self, population: str, demand: Demand | None, now: int, *, took: bool = False) -> RetryWindow:
-        """Note the check-in of a device, and whether it took a task, and say when it should come back. now:
-        milliseconds.
+        """Note the check-in of a device, and whether it took a task, and say when it should come back.
+
+        now: milliseconds.
         """
         seconds = now / 1000
         seen = self._arrivals.setdefault(population, Arrivals())

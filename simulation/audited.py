@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from coterie.aggregation.experiment import Experiment
-from coterie.aggregation.horizontal.algorithm import ServerPart
+from coterie.aggregation.horizontal.server_part import ServerPart
 from coterie.aggregation.promises.claims import claim_of
 from coterie.errors import InternalError
 from coterie.privacy.audit.gaussian import CanaryParameters, enough_canaries

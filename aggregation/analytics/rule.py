@@ -21,18 +21,16 @@ import numpy.typing as npt
 from coterie.aggregation.analytics.bound import QueryBound
 from coterie.aggregation.analytics.places import places
 from coterie.aggregation.horizontal.algorithm import (
-    Aggregates,
     Algorithm,
     Begin,
     ClientPart,
     Finish,
     Finished,
-    Optimize,
     Rules,
-    ServerPart,
     Shapes,
     Tensors,
 )
+from coterie.aggregation.horizontal.server_part import Aggregates, Optimize, ServerPart
 from coterie.aggregation.plan.manifest import DELTA, Manifest
 from coterie.aggregation.reducers import Vector
 from coterie.aggregation.server_optimizers import State

@@ -10,6 +10,7 @@ from coterie.aggregation.compiling import researcher
 from coterie.aggregation.compiling.calls import Arrays, ModelCalls, Outputs, Requested
 from coterie.aggregation.compiling.context import ObjectiveContext
 from coterie.aggregation.compiling.describe import ACTIVE, NEXT, NOISE
+from coterie.aggregation.compiling.flat_section import flat_section
 from coterie.aggregation.compiling.one_row import OneRow
 from coterie.aggregation.compiling.starting import (
     begin_context,
@@ -20,7 +21,7 @@ from coterie.aggregation.compiling.starting import (
     probed_names,
     traced_state,
 )
-from coterie.aggregation.compiling.subset import names_of, narrowed, uploaded_names
+from coterie.aggregation.compiling.subset import narrowed, uploaded_names
 from coterie.aggregation.compiling.training import training_of
 from coterie.aggregation.compiling.unread import traced
 from coterie.aggregation.experiment import Experiment
@@ -321,7 +322,10 @@ class GraphBuilder:
         if isinstance(change, Mapping) and self.buffers:
             # Whatever a method makes of the weights' changes, running statistics move by their own.
             sections[DELTA] = {**change, **{name: end[name] - base[name] for name in self.buffers}}
-        outputs = {f"upload/{spec.name}": self._section(spec, sections) for spec in self.sections}
+        outputs = {
+            f"upload/{spec.name}": flat_section(self.experiment.algorithm.name, self.layout, spec, sections)
+            for spec in self.sections
+        }
         sums = [inputs[f"metric/{name}"] for name in self.experiment.metric_names]
         outputs[f"upload/{METRICS}"] = xp.concat(sums)
         return outputs | {f"{NEXT}client_state/{name}": value for name, value in finished.client_state.items()}
@@ -384,19 +388,3 @@ class GraphBuilder:
             return inputs[name] if name in inputs else inputs.request(name, TensorSpec(shape))
 
         return modes.train(uniform, weight)
-
-    def _section(self, spec: SectionSpec, sections: Mapping[str, Array | Arrays]) -> Array:
-        """A section as one flat vector."""
-        value = sections.get(spec.name)
-        if isinstance(value, Mapping):
-            covered = names_of(spec, self.layout)
-            ordered = [value[name] for name in self.layout.names if name in value and name in covered]
-            value = xp.concat([xp.reshape(tensor, (tensor.size,)) for tensor in ordered]) if ordered else None
-        if value is None or value.shape != (spec.length,):
-            found = "nothing" if value is None else str(list(value.shape))
-            raise errors.ExperimentError(
-                f"Algorithm {self.experiment.algorithm.name!r} must finish with section {spec.name!r} of "
-                f"[{spec.length}]; it gave {found}.",
-                code="algorithm_sections",
-            )
-        return value

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from coterie.aggregation.horizontal.server_part import ServerPart
 from coterie.aggregation.plan.manifest import DELTA, Training
-from coterie.aggregation.reducers import Vector
-from coterie.aggregation.server_optimizers import ServerOptimizer, State
+from coterie.aggregation.server_optimizers import ServerOptimizer
 from coterie.protocol.layout import Layout
 from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.sections import SectionSpec
@@ -286,57 +286,6 @@ class ClientPart:
     statistics: bool = True
 
 
-@dataclass(frozen=True, kw_only=True)
-class Aggregates:
-    """What the clients of a round sent together.
-
-    sections: the aggregate of each, float64; one over the layout is placed in a vector of the layout's size, zero where
-        nothing covers it.
-    clients: how many.
-    weight: the sum of their weights.
-    freshness: the weighted mean of what their weights were multiplied by, 1 when none lags.
-    drift: the weighted mean of base − version over the updates, where base is what each was trained on; None when none
-        lags, or the method does not read it.
-
-    In buffered rounds updates lag (`coterie.aggregation.staleness`).
-    """
-
-    sections: Mapping[str, Vector]
-    clients: int
-    weight: float
-    freshness: float = 1.0
-    drift: Vector | None = None
-
-
-Optimize = Callable[[Vector], Vector]
-"""The server optimizer's step for a change of the whole layout."""
-
-
-def _no_state(layout: Layout) -> State:
-    return {}
-
-
-def _delta_step(aggregates: Aggregates, state: State, optimize: Optimize) -> tuple[Vector, State]:
-    return optimize(aggregates.sections[DELTA]), state
-
-
-@dataclass(frozen=True, kw_only=True)
-class ServerPart:
-    """The server's part of a method: how the aggregates of a round become a step.
-
-    init(layout): the method's own state on the server. apply(aggregates, state, optimize) is (step, new state), and the
-        version becomes ``version + step``; ``optimize`` may be called once. Running statistics move by their mean
-        change, whatever the step says.
-    reads: the sections that ``apply`` reads.
-    reads_drift: whether it reads `Aggregates.drift`.
-    """
-
-    init: Callable[[Layout], State] = _no_state
-    apply: Callable[[Aggregates, State, Optimize], tuple[Vector, State]] = _delta_step
-    reads: tuple[str, ...] = (DELTA,)
-    reads_drift: bool = False
-
-
 class MethodTerms(Protocol):
     """What of an experiment's `Terms` the needs of methods are about."""
 
@@ -414,7 +363,6 @@ def zeros(shapes: Mapping[str, Shape]) -> dict[str, npt.NDArray[np.float32]]:
 
 
 __all__ = [
-    "Aggregates",
     "Algorithm",
     "Begin",
     "ClientPart",
@@ -425,7 +373,6 @@ __all__ = [
     "Objective",
     "Probe",
     "Rules",
-    "ServerPart",
     "Shapes",
     "Step",
     "delta",

@@ -14,16 +14,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from coterie.aggregation.horizontal.algorithm import (
-    Aggregates,
-    Algorithm,
-    ClientPart,
-    Optimize,
-    Rules,
-    ServerPart,
-    Step,
-)
+from coterie.aggregation.horizontal.algorithm import Algorithm, ClientPart, Rules, Step
 from coterie.aggregation.horizontal.needs import check_number, plain_server
+from coterie.aggregation.horizontal.server_part import Aggregates, Optimize, ServerPart
 from coterie.aggregation.plan.manifest import DELTA
 from coterie.aggregation.reducers import Vector
 from coterie.aggregation.server_optimizers import State

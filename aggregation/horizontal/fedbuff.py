@@ -12,7 +12,8 @@ this one does not divide by the s_i, so a buffer of old updates makes a small st
 
 from __future__ import annotations
 
-from coterie.aggregation.horizontal.algorithm import Aggregates, Algorithm, MethodTerms, Optimize, Rules, ServerPart
+from coterie.aggregation.horizontal.algorithm import Algorithm, MethodTerms, Rules
+from coterie.aggregation.horizontal.server_part import Aggregates, Optimize, ServerPart
 from coterie.aggregation.plan.manifest import DELTA
 from coterie.aggregation.reducers import Vector
 from coterie.aggregation.server_optimizers import State

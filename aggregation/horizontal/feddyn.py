@@ -19,20 +19,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from coterie.aggregation.horizontal.algorithm import (
-    Aggregates,
     Algorithm,
     Begin,
     ClientPart,
     Finish,
     Finished,
-    Optimize,
     Rules,
-    ServerPart,
     Shapes,
     Step,
     delta,
 )
 from coterie.aggregation.horizontal.needs import check_number, enough_clients, one_version, plain_server
+from coterie.aggregation.horizontal.server_part import Aggregates, Optimize, ServerPart
 from coterie.aggregation.plan.manifest import DELTA
 from coterie.aggregation.reducers import Vector
 from coterie.aggregation.server_optimizers import State

@@ -12,21 +12,19 @@ The paper's p_i are 1 / M; here they are the weights of the mean. It evaluates t
 from __future__ import annotations
 
 from coterie.aggregation.horizontal.algorithm import (
-    Aggregates,
     Algorithm,
     ClientPart,
     Finish,
     Finished,
     MethodTerms,
-    Optimize,
     Rules,
-    ServerPart,
     Shapes,
     delta,
     squared_norm,
     whole_delta,
 )
 from coterie.aggregation.horizontal.needs import check_number, one_version, plain_server
+from coterie.aggregation.horizontal.server_part import Aggregates, Optimize, ServerPart
 from coterie.aggregation.plan.manifest import DELTA
 from coterie.aggregation.reducers import Vector
 from coterie.aggregation.server_optimizers import State

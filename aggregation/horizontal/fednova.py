@@ -14,19 +14,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from coterie.aggregation.horizontal.algorithm import (
-    Aggregates,
     Algorithm,
     ClientPart,
     Finish,
     Finished,
     MethodTerms,
-    Optimize,
     Rules,
-    ServerPart,
     Shapes,
     delta,
     whole_delta,
 )
+from coterie.aggregation.horizontal.server_part import Aggregates, Optimize, ServerPart
 from coterie.aggregation.plan.manifest import DELTA
 from coterie.aggregation.reducers import Vector
 from coterie.aggregation.server_optimizers import State

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from coterie.aggregation.horizontal.algorithm import (
-    Aggregates,
     Algorithm,
     Begin,
     ClientPart,
@@ -27,15 +26,14 @@ from coterie.aggregation.horizontal.algorithm import (
     Evaluation,
     Finish,
     Finished,
-    Optimize,
     Probe,
     Rules,
-    ServerPart,
     Shapes,
     Tensors,
     whole_delta,
 )
 from coterie.aggregation.horizontal.needs import check_number
+from coterie.aggregation.horizontal.server_part import Aggregates, Optimize, ServerPart
 from coterie.aggregation.plan.manifest import DELTA
 from coterie.aggregation.reducers import Vector
 from coterie.aggregation.server_optimizers import State

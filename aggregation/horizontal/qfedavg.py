@@ -17,22 +17,20 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from coterie.aggregation.horizontal.algorithm import (
-    Aggregates,
     Algorithm,
     ClientPart,
     Finish,
     Finished,
     MethodTerms,
-    Optimize,
     Probe,
     Rules,
-    ServerPart,
     Shapes,
     delta,
     squared_norm,
     whole_delta,
 )
 from coterie.aggregation.horizontal.needs import check_number, moving, one_version, plain_server
+from coterie.aggregation.horizontal.server_part import Aggregates, Optimize, ServerPart
 from coterie.aggregation.plan.manifest import DELTA
 from coterie.aggregation.reducers import Vector
 from coterie.aggregation.server_optimizers import State

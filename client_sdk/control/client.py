@@ -21,14 +21,13 @@ from coterie.client_sdk.http import Link, is_transient
 from coterie.client_sdk.lean_httpx import httpx
 from coterie.errors import CoterieError, ExperimentError, Forbidden, RemoteError
 from coterie.protocol.audit import AuditEntry
+from coterie.protocol.budget import BudgetView, LedgerEntry
 from coterie.protocol.canonical import sha256_hex
 from coterie.protocol.control import (
-    BudgetView,
     DeviceView,
     Event,
     ExperimentCreate,
     ExperimentView,
-    LedgerEntry,
     ModelView,
     PolicyChange,
     PopulationCreate,
@@ -62,8 +61,7 @@ class ControlClient:
 
     url: of the coordinator.
     token: of a role (docs/roles.md).
-    ca: PEM of the coordinator's authority.
-    transport: for tests.
+    ca, transport: PEM of the coordinator's authority; a transport for tests.
     Raises RemoteError with the coordinator's code and hint, Unreachable when it does not answer.
     """
 

@@ -16,12 +16,11 @@ from coterie.client_sdk.lean_httpx import httpx
 from coterie.client_sdk.portal import Portal
 from coterie.errors import Unreachable
 from coterie.protocol.audit import AuditEntry
+from coterie.protocol.budget import BudgetView, LedgerEntry
 from coterie.protocol.control import (
-    BudgetView,
     DeviceView,
     Event,
     ExperimentView,
-    LedgerEntry,
     ModelView,
     PolicyChange,
     PopulationView,

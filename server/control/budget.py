@@ -8,7 +8,8 @@ from coterie.privacy.ledger.budget import charged, clock, events_of
 from coterie.privacy.ledger.chain import Entry, Head
 from coterie.privacy.ledger.events import EACH, YEAR
 from coterie.privacy.ledger.state import Charge, CostState, State
-from coterie.protocol.control import BudgetLimit, BudgetView, ExperimentBudget, LedgerEntry, Page
+from coterie.protocol.budget import BudgetLimit, BudgetView, ExperimentBudget, LedgerEntry
+from coterie.protocol.control import Page
 from coterie.protocol.conversion import to_json
 from coterie.server.auth.gate import Here, gated_router
 from coterie.server.clock import now_ms

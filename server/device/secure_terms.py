@@ -31,7 +31,8 @@ async def joined(
     """The terms of a task that is about to be made, whose attempt this makes if the task is its first; None where
     updates come in clear.
 
-    reader: of blobs. server_state: the digest of what the rounds before have left.
+    reader: of blobs.
+    server_state: the digest of what the rounds before have left.
     """
     secure = secure_of(request)
     if secure is None:

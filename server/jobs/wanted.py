@@ -32,8 +32,11 @@ Rows = Mapping[JobKey, JobRow]
 
 
 def owed(opened: OpenRound, standings: Sequence[AttemptStatus], rows: Rows, now: int) -> tuple[Due, ...]:
-    """What is due for a round. standings: of the attempts that are not over. rows: of the jobs of all open rounds. now:
-    milliseconds.
+    """What is due for a round.
+
+    standings: of the attempts that are not over.
+    rows: of the jobs of all open rounds.
+    now: milliseconds.
     """
     mine = [SumAttempt(each.id, _kind(each), _stage(each, rows, now)) for each in _of(opened, standings)]
     return due(opened.value, mine)
@@ -43,7 +46,9 @@ def wanted(
     opened: OpenRound, entries: Sequence[Due], standings: Sequence[AttemptStatus], rows: Rows, now: int
 ) -> list[JobKey]:
     """The jobs of a round that somebody should do now, or is at: those that are due, and sums that are worth beginning
-    while vectors still come. entries: from `owed`.
+    while vectors still come.
+
+    entries: from `owed`.
     """
     found = [_key(each, SECURE_SUM) for each in _of(opened, standings) if _worth_adding(each, rows, now)]
     for entry in entries:

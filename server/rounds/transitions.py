@@ -134,11 +134,12 @@ class Rounds:
         event: Event,
         changes: Mapping[str, Any] | None = None,
     ) -> OpenRound | None:
-        """Take one step of the engine. Returns the experiment's round that is open then: this one, the next one, or
-        none. Raises errors.Conflict, having changed nothing, where the round has no rule for the event.
+        """Take one step of the engine.
 
-        experiment, opened: as `experiments.lock` returned them in this transaction, or `apply` since then. changes:
-        columns of the round that become true with this step.
+        Returns the experiment's round that is open then: this one, the next one, or none.
+        experiment, opened: as `experiments.lock` returned them in this transaction, or `apply` since then.
+        changes: columns of the round that become true with this step.
+        Raises errors.Conflict, having changed nothing, where the round has no rule for the event.
         """
         row, before = opened.row, opened.value
         value = step(before, event)

@@ -44,8 +44,11 @@ class Attempts:
         self._errands = Errands(self.signals.bell)
 
     async def look(self, standings: Sequence[AttemptStatus]) -> int | None:
-        """Wake who waits for an attempt that has moved. Returns the time by which phases may end, in milliseconds; None
-        where deadlines have just moved, and the commit has rung for another look. standings: as they were just read.
+        """Wake who waits for an attempt that has moved.
+
+        Returns the time by which phases may end, in milliseconds; None where deadlines have just moved, and the commit
+        has rung for another look.
+        standings: as they were just read.
         """
         offset = now_ms() - time.monotonic() * 1000
         jumped = self._offset is None or abs(offset - self._offset) > CLOCK_SLACK_MS

@@ -22,7 +22,8 @@ CHUNK: Final = 1024 * 1024
 class BlobRange:
     """A blob whose bytes are fetched range by range (see `tensors.Source`). Nobody holds them to their digest.
 
-    what: it is, for messages. size: in bytes.
+    what: it is, for messages.
+    size: in bytes.
     """
 
     reader: "BlobReader"
@@ -52,10 +53,11 @@ class BlobRange:
 
 @dataclass(frozen=True)
 class BlobReader:
-    """The blobs of a store, for code that blocks. Everything raises StorageError (``blob_damaged``) for a blob that is
-    missing.
+    """The blobs of a store, for code that blocks.
 
-    objects: the store. scratch: a folder of this machine for what is lent, emptied at start.
+    Everything raises StorageError (``blob_damaged``) for a blob that is missing.
+    objects: the store.
+    scratch: a folder of this machine for what is lent, emptied at start.
     """
 
     objects: Objects

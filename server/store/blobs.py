@@ -121,9 +121,11 @@ class BlobStore:
     ) -> int:
         """Let a stream pass into the store, hashed once while it does, and make it durable. Repeating it is harmless.
 
-        size: in bytes, where it is known; limit: the most bytes there may be. Returns how many there were. Until this
-        returns nothing may mention the digest. Where it raises or is cancelled, no part of it is visible: at most the
-        whole, which nobody mentions, where making it durable failed; the sweep deletes that.
+        size: in bytes, where it is known.
+        limit: the most bytes there may be.
+        Returns how many there were. Until this returns nothing may mention the digest. Where it raises or is cancelled,
+        no part of it is visible: at most the whole, which nobody mentions, where making it durable failed; the sweep
+        deletes that.
         Raises InputError ``digest_mismatch`` for other bytes than promised, TooLarge at the first byte past ``limit``,
         StorageError ``storage_full``, and whatever the stream raises.
         """

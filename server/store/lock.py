@@ -14,8 +14,10 @@ class FileLock:
     """Holds an exclusive advisory lock on a file; the system releases it when the process ends, however it ends."""
 
     def __init__(self, path: Path, what: str, *, hint: str, code: str) -> None:
-        """Take the lock. what: is locked, for the message, with hint and code. Raises ConfigurationError, naming the
-        process that holds it; OSError.
+        """Take the lock.
+
+        what: is locked, for the message, with hint and code.
+        Raises ConfigurationError, naming the process that holds it; OSError.
         """
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:

@@ -48,7 +48,9 @@ class Objects:
 
     def drop_unfinished(self, age_s: float) -> None:
         """Delete what writers that were killed have left in a folder: files that no listing shows, because their
-        writing has not ended. age_s: since their last byte, in seconds. Other stores have rules of their own for it.
+        writing has not ended.
+
+        age_s: since their last byte, in seconds. Other stores have rules of their own for it.
         """
         if self.folder is None:
             return

@@ -11,8 +11,10 @@ CHUNK: Final = 1024 * 1024
 
 @dataclass(frozen=True)
 class Received:
-    """Bytes that came in. path: a scratch file, which whoever received it deletes. sha256, size: counted while they
-    came.
+    """Bytes that came in.
+
+    path: a scratch file, which whoever received it deletes.
+    sha256, size: counted while they came.
     """
 
     path: Path

@@ -27,8 +27,11 @@ _HEADER_BYTES = 1 << 22
 
 @dataclass(frozen=True)
 class Summands:
-    """header: what every masked vector's file names, whatever its task. tasks: whose vectors these are. read: the bytes
-    of one of them, by its task.
+    """The masked vectors of a sum.
+
+    header: what every masked vector's file names, whatever its task.
+    tasks: whose vectors these are.
+    read: the bytes of one of them, by its task.
     """
 
     header: MaskedHeader

@@ -86,7 +86,7 @@ def direct(query: Query[Any], *answers: NDArray[np.float32]) -> Any:
         | {SETTINGS + name: value.shape for name, value in rule.settings.items()}
     )
     state = part.server.init(layout)
-    from coterie.aggregation.horizontal.algorithm import Aggregates
+    from coterie.aggregation.horizontal.server_part import Aggregates
 
     for number in range(rule.rounds):
         values = answers[min(number, len(answers) - 1)]
@@ -275,7 +275,7 @@ def test_totals_beyond_float32_stay_exact() -> None:
     query = count("age")
     part = method(query.rule)
     layout = Layout.of({"total/high": (1,), "total/low": (1,)})
-    from coterie.aggregation.horizontal.algorithm import Aggregates
+    from coterie.aggregation.horizontal.server_part import Aggregates
 
     placed = np.array([2.0**40 + 12345, 0.0])
     together = Aggregates(sections={TALLY: placed}, clients=1, weight=1.0)

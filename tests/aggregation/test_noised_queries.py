@@ -23,7 +23,8 @@ from coterie.aggregation.analytics.noise import FALSE
 from coterie.aggregation.analytics.places import places, smallest_block
 from coterie.aggregation.analytics.rule import SETTINGS, SUM, QueryRule, method, shapes_of
 from coterie.aggregation.experiment import Experiment
-from coterie.aggregation.horizontal.algorithm import Aggregates, Finish
+from coterie.aggregation.horizontal.algorithm import Finish
+from coterie.aggregation.horizontal.server_part import Aggregates
 from coterie.aggregation.methods import algorithm
 from coterie.aggregation.plan.manifest import DELTA
 from coterie.aggregation.private.central import CentralNoise, noised_mean

@@ -18,7 +18,7 @@ from coterie import errors
 from coterie.aggregation.analytics.rule import HIGH, LOW, SETTINGS, method
 from coterie.aggregation.compiling.compile import compile_plan
 from coterie.aggregation.experiment import Experiment
-from coterie.aggregation.horizontal.algorithm import Aggregates
+from coterie.aggregation.horizontal.server_part import Aggregates
 from coterie.aggregation.methods import algorithm
 from coterie.aggregation.preparation import Category, Draft, Number, Prepared, Survey
 from coterie.aggregation.preparation.bins import LARGEST, REACH, SMALLEST, Range, logarithm, unlogarithm

@@ -11,7 +11,7 @@ from typing import Any
 from liar import Lying, devices, lying_coordinator, refusals
 from sdk_kit import experiment
 
-from coterie.protocol.control import BudgetView
+from coterie.protocol.budget import BudgetView
 from coterie.protocol.privacy import UserLevel
 from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.secure_aggregation import SecureAggregation

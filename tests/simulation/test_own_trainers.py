@@ -11,7 +11,8 @@ from simulation_kit import SCHEMA, rows
 from coterie import errors
 from coterie.aggregation.experiment import Experiment, ExternalModel
 from coterie.aggregation.horizontal import Algorithm, FedDyn, FedNova, Moon, Scaffold
-from coterie.aggregation.horizontal.algorithm import Aggregates, ClientPart, ServerPart
+from coterie.aggregation.horizontal.algorithm import ClientPart
+from coterie.aggregation.horizontal.server_part import Aggregates, ServerPart
 from coterie.aggregation.methods import register
 from coterie.client_sdk.device.trainers.external import ExternalTrainer, FitTask
 from coterie.protocol.rounds import RoundPolicy
