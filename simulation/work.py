@@ -280,10 +280,7 @@ class Workplace:
         return replace(trained, size=size, sections={}, update=update)
 
     def _plain_result(self, trained: Trained, assignment: Assignment, finite: frozenset[str]) -> Trained:
-        """Never encoded, since that changes no value; and looked at here, where clients work side by side.
-
-        finite: sections that need no look.
-        """
+        """The result itself, checked here, where clients work side by side; those of ``finite`` are not."""
         size = self._plain_size(trained, assignment)
         try:
             for spec in self.plan.manifest.sections:
