@@ -13,7 +13,7 @@ from coterie.aggregation.plan.stage import TaskName
 from coterie.client_sdk.device.trainers.base import LocalResult, LocalTask, LocalWork, Trainer
 from coterie.privacy.audit.canaries import Canaries
 from coterie.protocol.metrics import MetricSums
-from coterie.simulation.work import Assignment, local_task
+from coterie.simulation.assignment import Assignment, local_task
 
 Places = npt.NDArray[np.int64]
 

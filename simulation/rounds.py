@@ -26,6 +26,7 @@ from coterie.protocol.canonical import sha256_hex
 from coterie.protocol.conversion import from_json, from_text, to_json, to_text
 from coterie.protocol.secagg import SecureTerms
 from coterie.protocol.update import read_update
+from coterie.simulation.assignment import Assignment
 from coterie.simulation.central import evaluated
 from coterie.simulation.checkpoint import Checkpoint, between_rounds, go_on
 from coterie.simulation.collect import Collector, Lag
@@ -38,7 +39,6 @@ from coterie.simulation.spending import SimulatedSpending
 from coterie.simulation.traffic import RoundTraffic
 from coterie.simulation.versions import Versions
 from coterie.simulation.virtual_time import Air, Flight
-from coterie.simulation.work import Assignment
 
 Watch = Callable[[int, Literal["train", "evaluate"], int, int], None]
 """(round, what clients do, how many have done it, of how many)."""

@@ -18,9 +18,9 @@ from coterie.protocol import ids
 from coterie.protocol.canonical import sha256_hex
 from coterie.protocol.privacy import UserLevel
 from coterie.protocol.secagg import SecureTerms
+from coterie.simulation.assignment import Assignment, task_id
 from coterie.simulation.collect import Collector, in_secret, in_the_open
 from coterie.simulation.shares import WorkShares
-from coterie.simulation.work import Assignment, task_id
 
 
 def with_terms(

@@ -18,7 +18,6 @@ from coterie.aggregation.private.contribution import NOT_FINITE, STEPS, WEIGHT, 
 from coterie.aggregation.private.local_noise import privatised
 from coterie.client_sdk.device.trainers.base import (
     LocalResult,
-    LocalTask,
     LocalWork,
     Rows,
     Tensors,
@@ -29,7 +28,6 @@ from coterie.errors import CoterieError, InputError, UpdateRefused
 from coterie.privacy.dp.noise.source import Source
 from coterie.privacy.entropy import Entropy
 from coterie.privacy.secagg.encoding import Binding, encode, vector_spec
-from coterie.protocol.canonical import sha256_hex
 from coterie.protocol.claims import LocalTerms
 from coterie.protocol.codecs.table import choose
 from coterie.protocol.finite import all_finite
@@ -37,36 +35,11 @@ from coterie.protocol.randomness import derive, stream
 from coterie.protocol.secagg import SecureTerms
 from coterie.protocol.sections import SectionSpec
 from coterie.protocol.update import EncodedUpdate, encode_update, of_plan
+from coterie.simulation.assignment import Assignment, local_task
 
 PLAIN = "float32"
 DIVERGED = "metric_invalid"
 """The reason by which sums of metrics are refused that a model which diverges gives."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Assignment:
-    """What the clients of one round are given, apart from the weights.
-
-    base: the digest of the version.
-    seed: of the experiment.
-    threads: of one client's training.
-    secure: the terms of the attempt as JSON text, where clients are only ever seen in a sum; None where updates come in
-        the open.
-    local: the noise that each client adds by itself, as JSON text.
-    promised: whether what comes of the round is differentially private, so that a client tells nothing but what noise
-        will hide.
-    """
-
-    experiment: str
-    round: int
-    base: str
-    hyper: Mapping[str, float]
-    seed: int
-    weight_cap: int
-    threads: int = 1
-    secure: str | None = None
-    local: str | None = None
-    promised: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -378,21 +351,3 @@ def _check(spec: SectionSpec, vector: NDArray[Any], *, known_finite: bool) -> No
 
 def _name(error: Exception, number: int, assignment: Assignment) -> None:
     error.add_note(f"Raised by virtual client {number} in round {assignment.round}.")
-
-
-def local_task(assignment: Assignment, kind: Literal["train", "evaluate"], number: int) -> LocalTask:
-    """What a trainer is told; its seed depends on the experiment's, the round and the client alone."""
-    text = f"{assignment.seed}/{kind}/{assignment.round}/{number}"
-    return LocalTask(
-        experiment=assignment.experiment,
-        round=assignment.round,
-        seed=int(sha256_hex(text.encode())[:16], 16) >> 11,
-        hyper=assignment.hyper,
-        weight_cap=assignment.weight_cap,
-        client=str(number),
-    )
-
-
-def task_id(round: int, number: int) -> str:
-    """An id of the form of a real one, which sorts by client."""
-    return f"task_{round:016x}{number:016x}"

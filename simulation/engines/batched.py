@@ -24,11 +24,12 @@ from coterie.compute.passes import optimise
 from coterie.compute.runtime.executable import Executable
 from coterie.compute.runtime.step_loop import StepLoop
 from coterie.errors import ConfigurationError
+from coterie.simulation.assignment import Assignment
 from coterie.simulation.engines.engine import Setting
 from coterie.simulation.engines.naming import PLAN_TRAINER
 from coterie.simulation.engines.threads import Threads
 from coterie.simulation.population import Client
-from coterie.simulation.work import Assignment, ClientEvaluation, Trained, Workplace
+from coterie.simulation.work import ClientEvaluation, Trained, Workplace
 
 Arrays = dict[str, NDArray[Any]]
 

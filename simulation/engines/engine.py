@@ -9,9 +9,10 @@ from coterie.aggregation.experiment import Experiment
 from coterie.aggregation.plan.bundle import Plan
 from coterie.client_sdk.device.trainers.base import Tensors, Trainer
 from coterie.errors import ConfigurationError
+from coterie.simulation.assignment import Assignment
 from coterie.simulation.population import Client
 from coterie.simulation.shares import WorkShares
-from coterie.simulation.work import Assignment, ClientEvaluation, Trained
+from coterie.simulation.work import ClientEvaluation, Trained
 
 HELD = 8
 """So many results stay as they are while more are taken."""

@@ -13,7 +13,8 @@ from coterie.client_sdk.device.holdout import split
 from coterie.client_sdk.device.trainers.base import Rows, Tensors
 from coterie.client_sdk.rows.loading import load_data
 from coterie.errors import CoterieError, RemoteError
-from coterie.simulation.work import Assignment, ClientEvaluation, Trained, Workplace
+from coterie.simulation.assignment import Assignment
+from coterie.simulation.work import ClientEvaluation, Trained, Workplace
 
 Json = dict[str, Any]
 Arrays = Mapping[str, NDArray[Any]]

@@ -5,12 +5,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from coterie.client_sdk.device.trainers.base import Tensors
+from coterie.simulation.assignment import Assignment
 from coterie.simulation.engines.batched import LANES, Batched
 from coterie.simulation.engines.engine import Engine, Setting
 from coterie.simulation.engines.naming import PLAN_TRAINER
 from coterie.simulation.engines.threads import Threads
 from coterie.simulation.population import Client
-from coterie.simulation.work import Assignment, ClientEvaluation, Trained
+from coterie.simulation.work import ClientEvaluation, Trained
 
 # Clients of the first round that both train, twice: the first time loads the graphs.
 _TRIED = 2 * LANES

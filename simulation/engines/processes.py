@@ -25,12 +25,13 @@ from typing import IO, Literal, TypeVar, cast
 from coterie.client_sdk.device.trainers.base import Tensors
 from coterie.errors import RemoteError
 from coterie.protocol.conversion import to_json
+from coterie.simulation.assignment import Assignment
 from coterie.simulation.engines import shared
 from coterie.simulation.engines.engine import HELD, Setting
 from coterie.simulation.engines.job import Arrays, Json, measured_of, raise_told, trained_of
 from coterie.simulation.engines.naming import required_name
 from coterie.simulation.population import CACHED, Client
-from coterie.simulation.work import Assignment, ClientEvaluation, Trained
+from coterie.simulation.work import ClientEvaluation, Trained
 
 Result = TypeVar("Result")
 Kind = Literal["train", "evaluate"]

@@ -18,13 +18,14 @@ from coterie.client_sdk.device.trainers.base import Tensors
 from coterie.errors import CoterieError, RemoteError
 from coterie.protocol.conversion import to_json
 from coterie.protocol.tensors import decode_tensors, encode_tensors
+from coterie.simulation.assignment import Assignment
 from coterie.simulation.engines.engine import Setting
 from coterie.simulation.engines.job import Arrays, Json, measured_of, raise_told, trained_of
 from coterie.simulation.engines.naming import required_name
 from coterie.simulation.engines.ray_joining import join
 from coterie.simulation.engines.remote import Remote
 from coterie.simulation.population import Client
-from coterie.simulation.work import Assignment, ClientEvaluation, Trained
+from coterie.simulation.work import ClientEvaluation, Trained
 
 Result = TypeVar("Result")
 Kind = Literal["train", "evaluate"]

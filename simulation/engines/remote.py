@@ -11,9 +11,10 @@ from coterie.aggregation.plan.manifest import Manifest
 from coterie.client_sdk.device.trainers.base import Tensors
 from coterie.errors import CoterieError
 from coterie.protocol.tensors import decode_tensors, encode_tensors
+from coterie.simulation.assignment import Assignment
 from coterie.simulation.engines.job import error_answer, perform, rows_of
 from coterie.simulation.engines.naming import resolve_trainer
-from coterie.simulation.work import Assignment, Workplace
+from coterie.simulation.work import Workplace
 
 
 class Remote:

@@ -8,10 +8,11 @@ from typing import TypeVar
 import numpy as np
 
 from coterie.client_sdk.device.trainers.base import Tensors
+from coterie.simulation.assignment import Assignment
 from coterie.simulation.engines.engine import Setting
 from coterie.simulation.engines.naming import resolve_trainer
 from coterie.simulation.population import Client
-from coterie.simulation.work import Assignment, ClientEvaluation, Trained, Workplace
+from coterie.simulation.work import ClientEvaluation, Trained, Workplace
 
 Result = TypeVar("Result")
 

@@ -17,10 +17,11 @@ from coterie.aggregation.plan.bundle import Plan, load
 from coterie.aggregation.plan.manifest import Manifest
 from coterie.client_sdk.device.trainers.base import Rows
 from coterie.errors import CoterieError
+from coterie.simulation.assignment import Assignment
 from coterie.simulation.engines import shared
 from coterie.simulation.engines.job import Arrays, Json, error_answer, perform, rows_of
 from coterie.simulation.engines.naming import resolve_trainer
-from coterie.simulation.work import Assignment, Workplace
+from coterie.simulation.work import Workplace
 
 
 class Worker:

@@ -28,8 +28,9 @@ from coterie.protocol.privacy import AdaptiveClip, UserLevel
 from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.schema import DataSchema, Feature, Label
 from coterie.protocol.secure_aggregation import SecureAggregation
+from coterie.simulation.assignment import Assignment
 from coterie.simulation.simulation import simulate_full
-from coterie.simulation.work import Assignment, in_ring
+from coterie.simulation.work import in_ring
 
 GROUPS, SIZE = 3, 4
 COHORT = GROUPS * SIZE

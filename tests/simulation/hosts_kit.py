@@ -30,13 +30,14 @@ from coterie.protocol.tensors import decode_tensors, encode_tensors, read_file
 from coterie.protocol.update import encode_update, read_update
 from coterie.server.store.objects import Shelf, key_of
 from coterie.server.worker.process import perform
+from coterie.simulation.assignment import Assignment, task_id
 from coterie.simulation.engines.engine import Engine, Setting, open_engine
 from coterie.simulation.engines.naming import PLAN_TRAINER
 from coterie.simulation.population import Population
 from coterie.simulation.secrecy import collector, with_terms
 from coterie.simulation.shares import WorkShares
 from coterie.simulation.versions import Versions
-from coterie.simulation.work import Assignment, Trained, in_ring, task_id
+from coterie.simulation.work import Trained, in_ring
 from tests.privacy.secagg import attempt_kit
 
 Vector = NDArray[np.float32]

@@ -22,9 +22,9 @@ from coterie.errors import ConfigurationError, DataError, ExperimentError, Remot
 from coterie.protocol.conversion import to_json
 from coterie.protocol.rounds import RoundPolicy
 from coterie.simulation import simulate, simulate_full
+from coterie.simulation.assignment import Assignment
 from coterie.simulation.engines import shared
 from coterie.simulation.engines.naming import PLAN_TRAINER
-from coterie.simulation.work import Assignment
 
 EXACT = ("threads", "processes")
 

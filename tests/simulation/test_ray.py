@@ -16,10 +16,10 @@ from coterie.aggregation.compiling.compile import compile_plan
 from coterie.errors import DataError
 from coterie.protocol.conversion import to_json
 from coterie.protocol.tensors import encode_tensors
+from coterie.simulation.assignment import Assignment
 from coterie.simulation.engines.job import raise_told
 from coterie.simulation.engines.naming import PLAN_TRAINER
 from coterie.simulation.engines.remote import Remote
-from coterie.simulation.work import Assignment
 
 # Not imported here: the engine imports Ray itself, and says then where it may listen.
 pytestmark = NEEDS_RAY

@@ -33,8 +33,9 @@ from coterie.protocol.secure_aggregation import SecureAggregation
 from coterie.protocol.tensors import read_file
 from coterie.protocol.update import encode_update
 from coterie.simulation import simulate, simulate_full
+from coterie.simulation.assignment import Assignment
 from coterie.simulation.population import Population
-from coterie.simulation.work import Assignment, Workplace
+from coterie.simulation.work import Workplace
 
 
 def test_the_model_learns_and_every_round_is_told_once() -> None:

@@ -30,10 +30,11 @@ from coterie.protocol.schema import DataSchema, Feature, Label
 from coterie.protocol.secagg import SecureMode, SecureTerms
 from coterie.protocol.secure_aggregation import SecureAggregation
 from coterie.protocol.tensors import encode_tensors, read_file
+from coterie.simulation.assignment import Assignment
 from coterie.simulation.collect import Aggregate, Collector, in_secret
 from coterie.simulation.shares import WorkShares
 from coterie.simulation.versions import Versions
-from coterie.simulation.work import Assignment, Trained, in_ring
+from coterie.simulation.work import Trained, in_ring
 
 CLIENTS = 7
 POLICY = RoundPolicy(rounds=2, cohort=CLIENTS, min_updates=5, weight_cap=100)
