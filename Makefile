@@ -11,6 +11,10 @@ ATTACKS := $(wildcard tests/client_sdk/test_lies*.py) tests/privacy/audit/test_s
 # schemathesis, whose import costs every worker a second.
 PYTEST := $(BIN)/python -m pytest -q -n 4 --dist worksteal -p no:schemathesis
 
+# What one process has compiled the others read, and the next run: four workers that rewrite the assertions of all tests
+# each for itself take forty seconds of processor time more.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help demo test test-api test-attacks test-kill check check-style check-types check-house test-providers test-flower test-node fuzz clean
 
 help:
