@@ -6,6 +6,7 @@ BIN := .venv/bin
 FOLDERS := aggregation cli client_sdk compute privacy protocol server simulation src
 KILLS := $(wildcard tests/*/test_kill*.py tests/*/test_*_kill.py)
 API := tests/server/test_wrong_fields.py
+NODE := tests/client_sdk/test_node_client.py tests/privacy/secagg/test_webcrypto.py
 ATTACKS := $(wildcard tests/client_sdk/test_lies*.py) tests/privacy/audit/test_small_noise.py
 # Four workers for two cores: many tests wait for processes that they start. No test is written as a plugin of
 # schemathesis, whose import costs every worker a second.
@@ -34,7 +35,7 @@ demo: .venv/installed-demo
 	@$(BIN)/coterie demo $(ARGS)
 
 test: .venv/installed-test
-	@$(PYTEST) --ignore=tests/house $(addprefix --ignore=,$(KILLS) $(API) $(ATTACKS))
+	@$(PYTEST) --ignore=tests/house $(addprefix --ignore=,$(KILLS) $(API) $(ATTACKS) $(NODE))
 
 test-api: .venv/installed-test
 	@$(PYTEST) $(API)
@@ -70,7 +71,7 @@ tests/node/node_modules/installed: tests/node/package.json
 	@touch $@
 
 test-node: .venv/installed-test tests/node/node_modules/installed
-	@COTERIE_REQUIRE_NODE=1 $(PYTEST) tests/client_sdk/test_node_client.py tests/privacy/secagg/test_webcrypto.py
+	@COTERIE_REQUIRE_NODE=1 $(PYTEST) $(NODE)
 
 fuzz: .venv-fuzz/installed
 	@for target in tests/fuzz/fuzz_*.py; do \
