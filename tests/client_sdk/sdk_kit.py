@@ -38,6 +38,7 @@ from coterie.protocol.signing import SigningKey
 from coterie.server.app import create_app
 from coterie.server.faults import VARIABLE
 from coterie.server.settings import Settings
+from tests.empty_database import prepare
 from tests.lock_order import check_told, in_order
 from tests.patience import patience
 
@@ -140,7 +141,7 @@ async def lab(folder: Path, wrap: Callable[[Any], Any] = lambda app: app) -> Asy
     wrap: puts something between the transport and the application.
     """
     settings = Settings(
-        folder=folder / "server", retry_floor_s=0.02, retry_idle_s=0.02, heartbeat_s=0.2, log_level="error"
+        folder=prepare(folder / "server"), retry_floor_s=0.02, retry_idle_s=0.02, heartbeat_s=0.2, log_level="error"
     )
     app = create_app(settings)
     async with AsyncExitStack() as stack:

@@ -12,8 +12,9 @@ from typing import Any
 
 import httpx
 from kill_kit import Zygote
-from server_kit import Device, Operator, fleet, once, prepare
+from server_kit import Device, Operator, fleet, once
 
+from tests.empty_database import prepare
 from tests.patience import patience
 
 WAITS = {"retry_floor_s": 0.1, "retry_idle_s": 0.1, "log_level": "critical", "shutdown_s": 1}

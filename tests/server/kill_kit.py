@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from server_kit import Operator, prepare
+from server_kit import Operator
 
+from tests.empty_database import prepare
 from tests.lock_order import check_told
 from tests.patience import patience
 from tests.ports import steady_port

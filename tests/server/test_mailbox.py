@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from server_kit import prepare
 from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -36,6 +35,7 @@ from coterie.server.store import mailbox
 from coterie.server.store.engine import Database, sqlite_url
 from coterie.server.store.tables import MailboxRow
 from coterie.server.worker.running_sum import Summands, held_by, sum_masked
+from tests.empty_database import prepare
 
 BOX = to_base64(os.urandom(100))
 

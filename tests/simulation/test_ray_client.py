@@ -107,7 +107,8 @@ def test_of_all_errors_of_threads_only_that_of_a_closed_channel_is_not_told(monk
     def fail(error: Exception) -> None:
         raise error
 
-    errors = [ValueError("Cannot monitor channel state: Channel closed!"), ValueError("bad"), OSError("Channel closed!")]
+    closed = "Cannot monitor channel state: Channel closed!"
+    errors = [ValueError(closed), ValueError("Channel closed!"), OSError(closed)]
     with closed_channels():
         for error in errors:
             thread = threading.Thread(target=fail, args=(error,))
