@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from enum import Enum
 from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
@@ -26,11 +27,21 @@ from typing import IO, Any, Final
 
 IMPORTED: Final = (
     *("coterie.cli.main", "coterie.server.serve", "coterie.simulation", "coterie.client_sdk.device.agent"),
-    *("coterie.compute.nn", "coterie.compute.runtime.session"),
+    *("coterie.compute.nn", "coterie.compute.runtime.session", "tests.lock_order"),
 )
-"""The command line, and what commands import when they need it."""
+"""The command line, and what commands and the tests' own programs import when they need it."""
+COTERIE: Final = "coterie.cli.main"
 Streams = tuple[int, int]
 Place = str | os.PathLike[str]
+
+
+class Errors(Enum):
+    """What becomes of a program's standard error."""
+
+    READ = subprocess.PIPE
+    DROPPED = subprocess.DEVNULL
+    SHARED = None
+    """It is that of this process."""
 
 
 @dataclass(frozen=True)
@@ -54,21 +65,23 @@ def run(words: Sequence[str], *, cwd: Place, env: Mapping[str, str], timeout: fl
     return Done(program.wait(), out, err)
 
 
-def start(words: Sequence[str], *, cwd: Place, env: Mapping[str, str], stderr: bool = True) -> "Program":
+def start(
+    words: Sequence[str], *, cwd: Place, env: Mapping[str, str], stderr: Errors = Errors.READ, module: str = COTERIE
+) -> "Program":
     """Start ``coterie`` with these words, without standard input.
 
+    module: another program, as ``python -m`` names it.
     env: with settings of Python's own (``PYTHONPATH``) that differ from this process's, a new Python is started.
-    stderr: whether to read it; else it is dropped.
     """
     if sys.platform == "linux" and _of_python(env) == _of_python(os.environ):
-        return _prepared().start(words, cwd=cwd, env=env, stderr=stderr)
+        return _prepared().start(words, cwd=cwd, env=env, stderr=stderr, module=module)
     return subprocess.Popen(
-        [sys.executable, "-m", "coterie.cli.main", *words],
+        [sys.executable, "-m", module, *words],
         cwd=cwd,
         env=env,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE if stderr else subprocess.DEVNULL,
+        stderr=stderr.value,
         text=True,
     )
 
@@ -144,12 +157,20 @@ class Prepared:
         with other:
             self._process = subprocess.Popen(words, env=environment, pass_fds=(other.fileno(),))
 
-    def start(self, words: Sequence[str], *, cwd: Place, env: Mapping[str, str], stderr: bool) -> Fork:
+    def start(self, words: Sequence[str], *, cwd: Place, env: Mapping[str, str], stderr: Errors, module: str) -> Fork:
         """As `start`."""
         out, out_end = os.pipe()
-        err, err_end = os.pipe() if stderr else (None, os.open(os.devnull, os.O_WRONLY))
+        err = None
+        match stderr:
+            case Errors.READ:
+                err, err_end = os.pipe()
+            case Errors.DROPPED:
+                err_end = os.open(os.devnull, os.O_WRONLY)
+            case Errors.SHARED:
+                err_end = os.dup(2)
         ended, ended_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        order = json.dumps({"words": list(words), "cwd": os.fspath(cwd), "env": dict(env)}).encode()
+        told = {"module": module, "words": list(words), "cwd": os.fspath(cwd), "env": dict(env)}
+        order = json.dumps(told).encode()
         with ended_end:
             socket.send_fds(self._socket, [order], [out_end, err_end, ended_end.fileno()])
         os.close(out_end)
@@ -220,10 +241,10 @@ def become(order: Mapping[str, Any], streams: Streams) -> None:
     os.environ.clear()
     os.environ.update(order["env"])
     sys.argv[1:] = order["words"]
-    del sys.modules["coterie.cli.main"]
+    sys.modules.pop(order["module"], None)
     code = 1
     try:
-        runpy.run_module("coterie.cli.main", run_name="__main__", alter_sys=True)
+        runpy.run_module(order["module"], run_name="__main__", alter_sys=True)
     except SystemExit as leaving:
         code = leaving.code if isinstance(leaving.code, int) else 1
     except BaseException:
@@ -238,6 +259,7 @@ def become(order: Mapping[str, Any], streams: Streams) -> None:
 
 def main() -> None:
     """Import, and serve whoever started this."""
+    sys.path.append(str(Path(__file__).parents[1]))
     with open(os.devnull) as nothing:
         os.dup2(nothing.fileno(), 0)
     for module in IMPORTED:
