@@ -35,7 +35,7 @@ from coterie.protocol.randomness import derive, stream
 from coterie.protocol.secagg import SecureTerms
 from coterie.protocol.sections import SectionSpec
 from coterie.protocol.update import EncodedUpdate, encode_update, of_plan
-from coterie.simulation.assignment import Assignment, local_task
+from coterie.simulation.assignment import Assignment, local_task, task_id
 
 PLAIN = "float32"
 DIVERGED = "metric_invalid"

@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from enum import Enum
 from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
@@ -26,11 +27,21 @@ from typing import IO, Any, Final
 
 IMPORTED: Final = (
     *("coterie.cli.main", "coterie.server.serve", "coterie.simulation", "coterie.client_sdk.device.agent"),
-    *("coterie.compute.nn", "coterie.compute.runtime.session"),
+    *("coterie.compute.nn", "coterie.compute.runtime.session", "tests.lock_order"),
 )
-"""The command line, and what commands import when they need it."""
+"""The command line, and what commands and the tests' own programs import when they need it."""
+COTERIE: Final = "coterie.cli.main"
 Streams = tuple[int, int]
 Place = str | os.PathLike[str]
+
+
+class Errors(Enum):
+    """What becomes of a program's standard error."""
+
+    READ = subprocess.PIPE
+    DROPPED = subprocess.DEVNULL
+    SHARED = None
+    """It is that of this process."""
 
 
 @dataclass(frozen=True)
@@ -55,22 +66,27 @@ def run(words: Sequence[str], *, cwd: Place, env: Mapping[str, str], timeout: fl
 
 
 def start(
-    words: Sequence[str], *, cwd: Place, env: Mapping[str, str], stderr: bool = True, script: Path | None = None
+    words: Sequence[str],
+    *,
+    cwd: Place,
+    env: Mapping[str, str],
+    stderr: Errors = Errors.READ,
+    program: str | Path = COTERIE,
 ) -> "Program":
-    """Start ``coterie``, or a script, with these words, without standard input.
+    """Start ``coterie``, or another program, with these words, without standard input.
 
     env: with settings of Python's own (``PYTHONPATH``) that differ from this process's, a new Python is started.
-    stderr: whether to read it; else it is this process's own.
+    program: a module, as ``python -m`` names it, or a script's file.
     """
     if sys.platform == "linux" and _of_python(env) == _of_python(os.environ):
-        return _prepared().start(words, cwd=cwd, env=env, stderr=stderr, script=script)
+        return _prepared().start(words, cwd=cwd, env=env, stderr=stderr, program=program)
     return subprocess.Popen(
-        [sys.executable, *(("-m", "coterie.cli.main") if script is None else (str(script),)), *words],
+        [sys.executable, *(("-m", program) if isinstance(program, str) else (str(program),)), *words],
         cwd=cwd,
         env=env,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE if stderr else None,
+        stderr=stderr.value,
         text=True,
     )
 
@@ -147,14 +163,21 @@ class Prepared:
             self._process = subprocess.Popen(words, env=environment, pass_fds=(other.fileno(),))
 
     def start(
-        self, words: Sequence[str], *, cwd: Place, env: Mapping[str, str], stderr: bool, script: Path | None
+        self, words: Sequence[str], *, cwd: Place, env: Mapping[str, str], stderr: Errors, program: str | Path
     ) -> Fork:
         """As `start`."""
         out, out_end = os.pipe()
-        err, err_end = os.pipe() if stderr else (None, os.dup(2))
+        err = None
+        match stderr:
+            case Errors.READ:
+                err, err_end = os.pipe()
+            case Errors.DROPPED:
+                err_end = os.open(os.devnull, os.O_WRONLY)
+            case Errors.SHARED:
+                err_end = os.dup(2)
         ended, ended_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        asked = {"words": list(words), "cwd": os.fspath(cwd), "env": dict(env), "script": script and str(script)}
-        order = json.dumps(asked).encode()
+        run = {"module": program} if isinstance(program, str) else {"script": str(program)}
+        order = json.dumps({**run, "words": list(words), "cwd": os.fspath(cwd), "env": dict(env)}).encode()
         with ended_end:
             socket.send_fds(self._socket, [order], [out_end, err_end, ended_end.fileno()])
         os.close(out_end)
@@ -227,11 +250,11 @@ def become(order: Mapping[str, Any], streams: Streams) -> None:
     sys.argv[1:] = order["words"]
     code = 1
     try:
-        if order["script"] is None:
-            del sys.modules["coterie.cli.main"]
-            runpy.run_module("coterie.cli.main", run_name="__main__", alter_sys=True)
-        else:
+        if "script" in order:
             runpy.run_path(order["script"], run_name="__main__")
+        else:
+            sys.modules.pop(order["module"], None)
+            runpy.run_module(order["module"], run_name="__main__", alter_sys=True)
         code = 0
     except SystemExit as leaving:
         code = leaving.code if isinstance(leaving.code, int) else 1
@@ -247,6 +270,7 @@ def become(order: Mapping[str, Any], streams: Streams) -> None:
 
 def main() -> None:
     """Import, and serve whoever started this."""
+    sys.path.append(str(Path(__file__).parents[1]))
     with open(os.devnull) as nothing:
         os.dup2(nothing.fileno(), 0)
     for module in IMPORTED:

@@ -17,7 +17,7 @@ from coterie.cli.failures import BAD_INPUT, REMOTE
 from coterie.cli.output import short_id
 from coterie.protocol.signing import SigningKey
 from tests.patience import patience
-from tests.prepared import Program, start
+from tests.prepared import Errors, Program, start
 
 Coterie = Callable[..., Any]
 PROGRAM = (sys.executable, "-m", "coterie.cli.main")
@@ -31,7 +31,7 @@ def hear_interrupts() -> None:
 @contextmanager
 def running(*words: str, cwd: Path, environment: dict[str, str]) -> Generator[Program]:
     """A command that stays. It is interrupted at the end, and must end well."""
-    process = start(words, cwd=cwd, env=environment, stderr=False)
+    process = start(words, cwd=cwd, env=environment, stderr=Errors.DROPPED)
     try:
         yield process
         process.send_signal(signal.SIGINT)

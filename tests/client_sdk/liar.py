@@ -24,6 +24,7 @@ from coterie.protocol.device import Task
 from coterie.server.app import create_app
 from coterie.server.coordinator import Coordinator
 from coterie.server.settings import Settings
+from tests.empty_database import prepare
 from tests.lock_order import in_order
 from tests.patience import patience
 
@@ -166,7 +167,7 @@ def lying_coordinator(
 ) -> Generator[Lying, None, None]:
     """Serve from a thread of this process, on a port of the system's choice, and stop at the end."""
     waits: dict[str, Any] = {"retry_floor_s": 0.02, "retry_idle_s": 0.02, "heartbeat_s": 0.2, "log_level": "error"}
-    chosen = Settings(folder=folder / "server", **{**waits, **settings})
+    chosen = Settings(folder=prepare(folder / "server"), **{**waits, **settings})
     app = create_app(chosen)
     liar = Liar(app, task, answer, withheld)
     up, servers = threading.Event(), list[uvicorn.Server]()

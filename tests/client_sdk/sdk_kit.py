@@ -4,8 +4,7 @@ import asyncio
 import importlib.util
 import json
 import os
-import subprocess
-import sys
+import signal
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
@@ -38,8 +37,10 @@ from coterie.protocol.signing import SigningKey
 from coterie.server.app import create_app
 from coterie.server.faults import VARIABLE
 from coterie.server.settings import Settings
+from tests.empty_database import prepare
 from tests.lock_order import check_told, in_order
 from tests.patience import patience
+from tests.prepared import Errors, Program, start
 
 Arrays = dict[str, NDArray[Any]]
 Events = list[dict[str, Any]]
@@ -140,7 +141,7 @@ async def lab(folder: Path, wrap: Callable[[Any], Any] = lambda app: app) -> Asy
     wrap: puts something between the transport and the application.
     """
     settings = Settings(
-        folder=folder / "server", retry_floor_s=0.02, retry_idle_s=0.02, heartbeat_s=0.2, log_level="error"
+        folder=prepare(folder / "server"), retry_floor_s=0.02, retry_idle_s=0.02, heartbeat_s=0.2, log_level="error"
     )
     app = create_app(settings)
     async with AsyncExitStack() as stack:
@@ -215,42 +216,26 @@ class Coordinator:
 
     url: str
     token: str
-    pid: int
-
-
-_SERVE = """
-import json, sys
-from pathlib import Path
-from coterie.server.serve import serve
-from coterie.server.settings import Settings
-from tests.lock_order import told_to
-
-def ready(started):
-    token = started.admin_token_file.read_text().strip()
-    print(json.dumps({"url": started.url, "token": token}), flush=True)
-
-settings = {"port": 0, "retry_floor_s": 0.02, "retry_idle_s": 0.02, "log_level": "error", **json.loads(sys.argv[2])}
-with told_to(Path(sys.argv[1]).parent / "disorder"):
-    serve(Settings(folder=Path(sys.argv[1]), **settings), ready)
-"""
+    process: Program
 
 
 @contextmanager
 def coordinator_process(folder: Path, *, fault: str = "", **settings: str) -> Generator[Coordinator, None, None]:
     """Start a coordinator on a port of the system's choice, and end it. fault: where it kills itself."""
-    with subprocess.Popen(
-        [sys.executable, "-c", _SERVE, str(folder / "server"), json.dumps(settings)],
-        stdout=subprocess.PIPE,
-        text=True,
-        env=clean_environment(PYTHONPATH=str(Path(__file__).parents[2]), **({VARIABLE: fault} if fault else {})),
-    ) as process:
-        try:
-            line = process.stdout.readline() if process.stdout else ""
-            started = json.loads(line)
-            yield Coordinator(started["url"], started["token"], process.pid)
-        finally:
-            process.terminate()
-            process.wait(patience(60))
+    process = start(
+        [str(prepare(folder / "server")), json.dumps(settings)],
+        program="tests.served",
+        cwd=folder,
+        env=clean_environment(**({VARIABLE: fault} if fault else {})),
+        stderr=Errors.SHARED,
+    )
+    try:
+        line = process.stdout.readline() if process.stdout else ""
+        started = json.loads(line)
+        yield Coordinator(started["url"], started["token"], process)
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=patience(60))
     check_told(folder / "disorder")
 
 

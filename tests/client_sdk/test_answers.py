@@ -24,7 +24,7 @@ GROWTH = 300 << 20
 
 def bomb() -> bytes:
     """A few kilobytes of zstd that stand for two gigabytes of zeros."""
-    maker = zstandard.ZstdCompressor(level=19).compressobj()
+    maker = zstandard.ZstdCompressor(level=1).compressobj()
     return b"".join([*(maker.compress(bytes(1 << 24)) for _ in range(128)), maker.flush()])
 
 

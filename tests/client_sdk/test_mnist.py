@@ -35,7 +35,7 @@ def test_twenty_skewed_clients_learn_in_process(example: ModuleType, data_dir: P
     train, test = example.rows(file, "train", 3000), example.rows(file, "test", 500)
     clients = split(train, dirichlet(train["digit"], 20, alpha=0.5, seed=1))
     begun = time.process_time()
-    result = simulate_full(example.experiment(test, rounds=7), clients, workers=2)
+    result = simulate_full(example.experiment(test, rounds=6), clients, workers=2)
     # Of processor time, which a busy machine does not stretch; two cores halve it.
     assert time.process_time() - begun < 60
     measured = {record.model: record.metrics["accuracy"] for record in result.history.rounds}

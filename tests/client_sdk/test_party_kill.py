@@ -73,8 +73,7 @@ def test_both_parties_and_their_coordinator_killed_in_one_exchange_lose_nothing(
             with coordinator_process(tmp_path, fault=fault, port=port) as here:
                 begun.put(here)
                 if fault:
-                    ended = os.waitid(os.P_PID, here.pid, os.WEXITED | os.WNOWAIT)
-                    ends.append(ended.si_status if ended else 0)
+                    ends.append(here.process.wait())
                 else:
                     over.wait(patience(240))
 
@@ -85,4 +84,4 @@ def test_both_parties_and_their_coordinator_killed_in_one_exchange_lose_nothing(
     finally:
         over.set()
         lives.join(patience(60))
-    assert ends == [signal.SIGKILL] * (len(LIVES) - 1)
+    assert ends == [-signal.SIGKILL] * (len(LIVES) - 1)

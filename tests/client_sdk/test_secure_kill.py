@@ -83,8 +83,7 @@ def test_devices_and_their_coordinator_killed_in_one_attempt_are_all_in_its_sum(
             with coordinator_process(tmp_path, fault=fault, port=port) as here:
                 begun.put(here)
                 if fault:
-                    ended = os.waitid(os.P_PID, here.pid, os.WEXITED | os.WNOWAIT)
-                    ends.append(ended.si_status if ended else 0)
+                    ends.append(here.process.wait())
                 else:
                     over.wait(patience(240))
 
@@ -104,7 +103,7 @@ def test_devices_and_their_coordinator_killed_in_one_attempt_are_all_in_its_sum(
     finally:
         over.set()
         lives.join(patience(60))
-    assert ends == [signal.SIGKILL] * (len(LIVES) - 1)
+    assert ends == [-signal.SIGKILL] * (len(LIVES) - 1)
     assert [(record.state, record.accepted) for record in history.rounds] == [("committed", count)]
     for point, device in devices.items():
         (entry,) = device["history"]

@@ -9,10 +9,11 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from server_kit import Opener, Operator, in_process, prepare
+from server_kit import Opener, Operator, in_process
 
 from coterie.server import logs
 from coterie.server.settings import Settings
+from tests.empty_database import prepare
 
 LOG_LEVEL = "error"
 logs.configure(LOG_LEVEL)

@@ -11,13 +11,14 @@ from typing import Any
 
 import httpx
 from kill_kit import DISORDER, start_coordinator
-from server_kit import Device, Operator, fleet, once, prepare
+from server_kit import Device, Operator, fleet, once
 
+from tests.empty_database import prepare
 from tests.lock_order import check_told
 from tests.patience import patience
 from tests.prepared import Program
 
-WAITS = {"retry_floor_s": 0.02, "retry_idle_s": 0.02, "log_level": "critical", "shutdown_s": 1}
+WAITS = {"retry_floor_s": 0.1, "retry_idle_s": 0.1, "log_level": "critical", "shutdown_s": 1}
 
 
 @dataclass
@@ -134,7 +135,7 @@ async def settled(device: Device, task: str, seconds: float = 30) -> str:
     """What became of a device's update, as soon as that is known."""
     async with asyncio.timeout(patience(seconds)):
         while not (found := (await device.check_in([task]))["settled"]):
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(0.1)
     return found[task]
 
 

@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any, Final
 
 import httpx
-from server_kit import Operator, prepare
+from server_kit import Operator
 
+from tests.empty_database import prepare
 from tests.lock_order import check_told
 from tests.patience import patience
 from tests.ports import steady_port
-from tests.prepared import Program, start
+from tests.prepared import Errors, Program, start
 
 DISORDER: Final = "disorder"
 """The file in a coordinator's folder of what it did against the order of locks, if anything."""
@@ -28,8 +29,8 @@ def start_coordinator(folder: Path, settings: Mapping[str, Any], fault: str, rea
         [json.dumps(settings), str(ready), str(folder / DISORDER)],
         cwd=folder,
         env={**os.environ, "COTERIE_FAULT": fault},
-        stderr=False,
-        script=Path(__file__).parent / "coordinator_process.py",
+        stderr=Errors.SHARED,
+        program=Path(__file__).parent / "coordinator_process.py",
     )
 
 

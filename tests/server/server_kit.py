@@ -7,8 +7,6 @@ import base64
 import hashlib
 import json
 import secrets
-import sqlite3
-import tempfile
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
@@ -43,8 +41,6 @@ from coterie.protocol.update import encode_update
 from coterie.server.app import create_app
 from coterie.server.faults import CoordinatorFaults
 from coterie.server.settings import Settings
-from coterie.server.store.dialect import sqlite_url
-from coterie.server.store.migrate import migrate
 from tests.lock_order import in_order
 from tests.patience import patience
 
@@ -115,25 +111,6 @@ def policy(**changes: Any) -> RoundPolicy:
     times = {"deadline_s": patience(30.0), "lease_s": patience(20.0)}
     fields = {"rounds": 2, "cohort": 2, "evaluate_every": 0, "weight_cap": 100, **times}
     return RoundPolicy.model_validate({**fields, **changes})
-
-
-@cache
-def migrated_database() -> bytes:
-    """An empty database at the newest revision: migrating anew for every test would take most of their time."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "coterie.db"
-        migrate(sqlite_url(path))
-        with sqlite3.connect(path) as connection:
-            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-        connection.close()
-        return path.read_bytes()
-
-
-def prepare(folder: Path) -> Path:
-    """Make a coordinator's folder with an empty database in it."""
-    folder.mkdir(parents=True, mode=0o700)
-    (folder / "coterie.db").write_bytes(migrated_database())
-    return folder
 
 
 def once() -> dict[str, str]:

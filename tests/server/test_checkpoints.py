@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 from budget_kit import budget, deliver, private, started, submitted
-from server_kit import Operator, fleet, in_process, prepare
+from server_kit import Operator, fleet, in_process
 
 from coterie.errors import ConfigurationError
 from coterie.privacy.ledger.chain import Entry
 from coterie.server.settings import Settings
+from tests.empty_database import prepare
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 from job_kit import KEY, plant
-from server_kit import prepare
 from sqlalchemy import text
 
 from coterie.aggregation import engine as e
@@ -16,6 +15,7 @@ from coterie.server.store import experiments
 from coterie.server.store.dialect import sqlite_url
 from coterie.server.store.engine import Database
 from coterie.server.store.tables import RoundRow
+from tests.empty_database import prepare
 from tests.engine_walk import WALKS, reachable
 
 VALUES = [

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from server_kit import SIZE, Device, Opener, Operator, once, prepare, tiny, update
+from server_kit import SIZE, Device, Opener, Operator, once, tiny, update
 
 from coterie.aggregation.plan.manifest import DELTA, METRICS
 from coterie.errors import ConfigurationError, CoterieError
@@ -20,6 +20,7 @@ from coterie.server.faults import CoordinatorFaults
 from coterie.server.lifetime import open_coordinator
 from coterie.server.settings import Settings
 from coterie.server.store import devices
+from tests.empty_database import prepare
 from tests.patience import patience
 
 

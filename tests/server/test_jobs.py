@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 from job_kit import DONE, KEY, plant, row_of, running, turn
-from server_kit import prepare
 from sqlalchemy import select
 
 from coterie.aggregation import engine as e
@@ -26,6 +25,7 @@ from coterie.server.store.attempts import AttemptStatus
 from coterie.server.store.experiments import OpenRound
 from coterie.server.store.jobs import Job, JobKey
 from coterie.server.store.tables import EventRow, JobRow, RoundRow
+from tests.empty_database import prepare
 from tests.lock_order import in_order
 from tests.patience import patience
 

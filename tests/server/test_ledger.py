@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from server_kit import SCHEMA, prepare
+from server_kit import SCHEMA
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -31,6 +31,7 @@ from coterie.server.store.dialect import sqlite_url
 from coterie.server.store.engine import Database
 from coterie.server.store.ledger import Ledger
 from coterie.server.store.tables import SecretRow
+from tests.empty_database import prepare
 from tests.patience import patience
 
 KEY = SigningKey.from_seed(b"k" * 32)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from job_kit import KEY, plant
-from server_kit import Opener, fleet, prepare
+from server_kit import Opener, fleet
 from sqlalchemy import Engine, Select, event, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -19,6 +19,7 @@ from coterie.server.store import attempts, experiments, nonces, tasks
 from coterie.server.store.dialect import sqlite_url
 from coterie.server.store.engine import Database
 from coterie.server.store.tables import ExperimentRow, RoundRow, TaskRow
+from tests.empty_database import prepare
 from tests.lock_order import POSTGRESQL, check_told, watched
 
 Work = Callable[[AsyncSession], Awaitable[object]]

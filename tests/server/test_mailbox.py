@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from server_kit import prepare
 from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -37,6 +36,7 @@ from coterie.server.store.dialect import sqlite_url
 from coterie.server.store.engine import Database
 from coterie.server.store.tables import MailboxRow
 from coterie.server.worker.running_sum import Summands, sum_masked
+from tests.empty_database import prepare
 
 BOX = to_base64(os.urandom(100))
 

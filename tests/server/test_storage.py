@@ -16,7 +16,7 @@ from alembic.migration import MigrationContext
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
-from server_kit import Device, Opener, Operator, fleet, in_process, prepare, sha256, update
+from server_kit import Device, Opener, Operator, fleet, in_process, sha256, update
 from sqlalchemy import create_engine, select
 from sqlalchemy import text as sql
 from sqlalchemy.exc import DBAPIError
@@ -32,6 +32,7 @@ from coterie.server.store.housekeeping import ORPHAN_AGE_S
 from coterie.server.store.migrate import current, head, migrate
 from coterie.server.store.objects import open_objects
 from coterie.server.store.tables import Base, TaskRow
+from tests.empty_database import prepare
 
 
 def with_operator(coordinator: Opener, check: Callable[[Operator], Awaitable[None]], **changes: object) -> None:

@@ -1,6 +1,7 @@
 """A simulation joins a Ray cluster that is there already, through Ray Client, and gives what threads give."""
 
 import sys
+import threading
 import time
 from collections.abc import Generator, Mapping
 from importlib.util import find_spec
@@ -9,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from ray_kit import NEEDS_RAY, Cluster, cluster, nobody_else
+from ray_kit import NEEDS_RAY, Cluster, closed_channels, cluster, nobody_else
 from simulation_kit import CLIENTS, experiment, rows, same
 
 from coterie.aggregation.horizontal import Scaffold
@@ -26,7 +27,7 @@ TRAINER = "coterie.client_sdk.device.trainers.plan:PlanTrainer"
 @pytest.fixture(scope="module")
 def alone() -> Generator[None]:
     """No other tests start clusters."""
-    with nobody_else():
+    with nobody_else(), closed_channels():
         yield
 
 
@@ -97,6 +98,23 @@ def test_a_cluster_that_ends_in_the_middle_ends_the_run_which_goes_on_elsewhere(
     assert told.value.hint is not None and "resume" in told.value.hint
     resumed = simulate_full(experiment(), CLIENTS, folder=tmp_path, resume=True)
     assert same(expected.weights, resumed.weights)
+
+
+def test_of_all_errors_of_threads_only_that_of_a_closed_channel_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[threading.ExceptHookArgs] = []
+    monkeypatch.setattr(threading, "excepthook", told.append)
+
+    def fail(error: Exception) -> None:
+        raise error
+
+    closed = "Cannot monitor channel state: Channel closed!"
+    errors = [ValueError(closed), ValueError("Channel closed!"), OSError(closed)]
+    with closed_channels():
+        for error in errors:
+            thread = threading.Thread(target=fail, args=(error,))
+            thread.start()
+            thread.join()
+    assert [each.exc_value for each in told] == errors[1:]
 
 
 @joins
