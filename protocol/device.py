@@ -297,13 +297,6 @@ class UploadReceipt(Response):
     sha256: Sha256
 
 
-class UploadOffset(Response):
-    """How much of an upload the coordinator holds."""
-
-    offset: Size
-    length: Size | None = None
-
-
 class Fault(Response):
     """One fault of a request: a JSON pointer into its body and a sentence."""
 

@@ -26,7 +26,6 @@ from coterie.protocol.wire import (
     Sha256,
     Signature,
     Signed,
-    Size,
     Token,
     Whole,
 )
@@ -261,19 +260,6 @@ class Acknowledged(Response):
 
     state: Literal["acknowledged", "already"]
     sequence: Whole
-
-
-class HeldMessage(Response):
-    """A message that waits to be acknowledged, without its body.
-
-    size: its sealed bytes.
-    """
-
-    stage: Name
-    sender: Name
-    sequence: Whole
-    size: Size
-    sha256: Sha256
 
 
 def fingerprint(public: str) -> str:

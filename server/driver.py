@@ -192,9 +192,8 @@ class Driver:
         more, whatever round handed them out; a crash in between only means doing it again.
         """
         experiment, number = row.experiment, row.number
-        begun = (
-            await self.context.storage.blobs.parts.tasks()
-        )  # before the rows: whose task is not out then will never be resumed
+        # Before the rows: an upload whose task is not out then will never go on.
+        begun = await self.context.storage.blobs.parts.tasks()
         async with self.context.storage.database.read() as session:
             digests = {
                 *await tasks.uploads(session, experiment, number),

@@ -22,7 +22,7 @@ MOST_TENSORS = 4_096
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RangesRule:
-    """See `coterie.aggregation.analytics.rule.Sums`.
+    """See `coterie.aggregation.analytics.rule.QuerySums`.
 
     tensors: how many there are.
     """

@@ -48,7 +48,7 @@ Slots = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SurveyRule:
-    """See `coterie.aggregation.analytics.rule.Sums`.
+    """See `coterie.aggregation.analytics.rule.QuerySums`.
 
     numbers, bins, texts, most: how many there are of each.
     """

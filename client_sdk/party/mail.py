@@ -144,7 +144,7 @@ class Mail:
             sequence = _whole(answer.headers.get(SEQUENCE_HEADER, ""))
             if sequence is None:
                 raise RemoteError(
-                    f"The coordinator sent a message whose {SEQUENCE_HEADER} is no number.",
+                    f"The coordinator sent a message whose {SEQUENCE_HEADER} is not a number.",
                     hint="Is there a proxy between this party and the coordinator that drops or changes headers?",
                     code="not_a_coordinator",
                 )

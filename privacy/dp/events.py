@@ -4,7 +4,7 @@ A law of this file, since ledgers keep these values for years: what a kind and i
 mechanism is a new kind. `count` releases of a kind cost the same as as many events of count 1.
 
 Costs are those of adding or removing one unit (a device for `UserLevel`, a row for `ExampleLevel`): the vector of the
-unit is there, or is zero. `accounting.spent` translates to replacing a unit by another.
+unit is there, or is zero. `accounting.total_cost` translates to replacing a unit by another.
 """
 
 from __future__ import annotations

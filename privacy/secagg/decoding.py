@@ -25,7 +25,7 @@ class Decoded:
 
     sections: name → float64; sums over clients, of a weighted mean those of weight times vector.
     weight, examples: sums.
-    clipped, clamped: how many clients these were (see `Encoded`).
+    clipped, clamped: how many clients these were (see `EncodedVector`).
     """
 
     clients: int

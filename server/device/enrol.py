@@ -119,7 +119,7 @@ async def _create(body: EnrolRequest, here: Here, enroller: Enrolling) -> str:
             return _again(raced, enroller)
         if not await tokens.use(session, enroller.token):
             raise Unauthenticated(
-                "The enrolment token has no use left.", hint="Ask the operator for a new one.", code="token_used_up"
+                "The enrolment token is used up.", hint="Ask the operator for a new one.", code="token_used_up"
             )
         now = now_ms()
         details = {"name": body.name, "capabilities": body.capabilities.model_dump(mode="json")}

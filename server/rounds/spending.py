@@ -197,7 +197,7 @@ class Spending:
         epsilon = self.ledger.accountant(_all_rounds(request, privacy, noised), delta)
         if not 0 < epsilon < math.inf:
             raise ExperimentError(
-                f"The privacy asked for is none: at δ {delta:g} all rounds together come to ε {epsilon:g}.",
+                f"This gives no privacy: at δ {delta:g} all rounds together come to ε {epsilon:g}.",
                 hint="Ask for more noise, or a larger delta.",
                 code="privacy_invalid",
             )

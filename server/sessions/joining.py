@@ -22,7 +22,7 @@ async def join(body: PartyJoin, response: Response, here: Here, joining: Joining
     async with here.storage.database.write("party") as session:
         place = await sessions.by_token(session, joining.token)
         if place is None:
-            raise Conflict("The token is of no role any more.", hint="Ask the operator.", code="role_unknown")
+            raise Conflict("The role of this token no longer exists.", hint="Ask the operator.", code="role_unknown")
         row = await open_session(session, place.session)
         if place.public is not None and place.public != body.public_key:
             raise Conflict(

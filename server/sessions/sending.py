@@ -203,7 +203,7 @@ async def _take(here: Coordinator, sending: Sending, name: str, body: Received) 
     received = await parts.received_bytes(name) if part.offset else 0
     if part.offset > received:
         raise Conflict(
-            f"This part starts at byte {part.offset}, but {received} bytes are here.",
+            f"This part starts at byte {part.offset}, but {received} bytes were received.",
             hint=f"Continue at {UPLOAD_OFFSET_HEADER}.",
             code="offset_mismatch",
             headers={UPLOAD_OFFSET_HEADER: str(received)},

@@ -69,7 +69,7 @@ class Checkpoints:
             entry = None
         if entry is None or why is not None:
             raise StorageError(
-                f"The checkpoint {path} of the privacy ledger of {population!r} is none: {why}.",
+                f"The checkpoint {path} of the privacy ledger of {population!r} cannot be read: {why}.",
                 hint="Find out who changed it. Put back a copy; or check the ledger by a receipt that you kept"
                 " (`coterie budget verify --receipt`) and remove the file. Until then this population spends no"
                 " budget.",

@@ -8,11 +8,10 @@ from typing import NamedTuple
 from sqlalchemy import func, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from coterie.server.store.dialect import batches
 from coterie.server.store.engine import Database
 from coterie.server.store.tables import DeviceRow, TaskRow, TokenRow
 from coterie.server.store.tasks import ABORTED, EXPIRED, REFUSED
-
-BATCH = 500
 
 
 class ClientBounds(NamedTuple):
@@ -149,7 +148,7 @@ async def failures(session: AsyncSession, identifiers: Sequence[str]) -> dict[st
 async def publics(session: AsyncSession, identifiers: Sequence[str]) -> dict[str, str]:
     """The public keys of these devices."""
     found: dict[str, str] = {}
-    for first in range(0, len(identifiers), BATCH):  # SQLite bounds the parameters of one statement
-        query = select(DeviceRow.id, DeviceRow.public).where(DeviceRow.id.in_(identifiers[first : first + BATCH]))
+    for some in batches(identifiers):
+        query = select(DeviceRow.id, DeviceRow.public).where(DeviceRow.id.in_(some))
         found |= {row.id: row.public for row in await session.execute(query)}
     return found

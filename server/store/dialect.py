@@ -4,6 +4,7 @@ SQLite runs in WAL mode with ``synchronous=FULL``: when a commit returns, it is 
 `inline.py`; what a column or an index is called in another dialect stands beside it in `tables.py`.
 """
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -28,8 +29,15 @@ _HINT: Final = (
     "Give sqlite:////absolute/path.db (--database-url, COTERIE_DATABASE_URL), or leave it out for a file in the "
     "coordinator's folder."
 )
+_MOST_NAMED: Final = 500
 _MOST_COMPILED: Final = 1000
 """How many statements are kept compiled. The code of the server has some three hundred."""
+
+
+def batches(values: Sequence[str]) -> Iterator[Sequence[str]]:
+    """So many at a time as one statement may name: SQLite bounds the parameters of a statement."""
+    for first in range(0, len(values), _MOST_NAMED):
+        yield values[first : first + _MOST_NAMED]
 
 
 def sqlite_url(path: Path) -> str:

@@ -17,11 +17,11 @@ from coterie.errors import TooLarge
 from coterie.protocol.canonical import sha256_hex
 from coterie.protocol.session import EVERYBODY, KEYS_STAGE
 from coterie.server.clock import now_ms
+from coterie.server.store.dialect import batches
 from coterie.server.store.tables import MailboxRow
 
 BUNDLE_LIMIT: Final = 1 << 20
 """The most bytes that one sender may leave in one stage for everybody."""
-BATCH = 500
 _COUNT: Final = (
     select(func.count())
     .select_from(MailboxRow)
@@ -89,8 +89,8 @@ async def bundles(
     if senders is None:
         return {row.sender: _text(row.body) for row in await session.execute(query.order_by(MailboxRow.sender))}
     found: dict[str, str] = {}
-    for first in range(0, len(senders), BATCH):  # SQLite bounds the parameters of one statement
-        batch = query.where(MailboxRow.sender.in_(senders[first : first + BATCH]))
+    for some in batches(senders):
+        batch = query.where(MailboxRow.sender.in_(some))
         found |= {row.sender: _text(row.body) for row in await session.execute(batch)}
     return dict(sorted(found.items()))
 

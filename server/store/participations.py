@@ -5,9 +5,8 @@ from collections.abc import Sequence
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from coterie.server.store.dialect import batches
 from coterie.server.store.tables import ParticipationRow
-
-BATCH = 500
 
 
 async def find(session: AsyncSession, experiment: str, device: str) -> ParticipationRow | None:
@@ -18,9 +17,9 @@ async def find(session: AsyncSession, experiment: str, device: str) -> Participa
 async def of(session: AsyncSession, experiment: str, devices: Sequence[str]) -> dict[str, ParticipationRow]:
     """What is remembered of these devices, as far as they have contributed."""
     found: dict[str, ParticipationRow] = {}
-    for first in range(0, len(devices), BATCH):  # SQLite bounds the parameters of one statement
+    for some in batches(devices):
         query = select(ParticipationRow).where(
-            ParticipationRow.experiment == experiment, ParticipationRow.device.in_(devices[first : first + BATCH])
+            ParticipationRow.experiment == experiment, ParticipationRow.device.in_(some)
         )
         found |= {row.device: row for row in (await session.execute(query)).scalars()}
     return found

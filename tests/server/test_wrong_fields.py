@@ -36,6 +36,8 @@ HOLDERS: Final = (
     Holder("auditor", "people"),
     Holder("enrol", "people"),
     Holder("device", "people"),
+    Holder("edge", "people"),
+    Holder("edge aggregator", "people"),
     Holder("party's token"),
     Holder("party"),
 )

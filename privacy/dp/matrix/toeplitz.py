@@ -29,13 +29,6 @@ def square_root(rounds: int) -> Column:
     return column
 
 
-def banded_square_root(rounds: int, bands: int) -> Column:
-    """The same with zeros from the coefficient `bands` on: rounds that far apart do not add up."""
-    column = square_root(rounds)
-    column[bands:] = 0.0
-    return column
-
-
 def inverse(column: Column) -> Column:
     """The first column of C⁻¹, for a column that begins with 1."""
     last = int(np.flatnonzero(column)[-1])
