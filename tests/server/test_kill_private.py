@@ -39,7 +39,7 @@ POINTS = (
     "commit.before_commit",
     "commit.after_commit",
 )
-KEPT = ("total_cost.after_commit", "result_blob.before_sync", "result_blob.after_sync", "aggregated.before_commit")
+KEPT = ("spent.after_commit", "result_blob.before_sync", "result_blob.after_sync", "aggregated.before_commit")
 """Where the seed lies in the database while the coordinator is dead."""
 
 
