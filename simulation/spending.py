@@ -1,4 +1,4 @@
-"""What a simulated run has total_cost of privacy so far, as a coordinator's ledger would count it."""
+"""What a simulated run has spent of privacy so far, as a coordinator's ledger would count it."""
 
 import math
 from dataclasses import dataclass, field, replace
