@@ -15,7 +15,7 @@ from coterie.aggregation.fold.coverage import Coverage
 from coterie.aggregation.fold.fold import at_once
 from coterie.aggregation.fold.part import Slices
 from coterie.aggregation.fold.sums import sums_fold
-from coterie.aggregation.fold.usable import count_terms, nothing_usable, part_in_tree, usable
+from coterie.aggregation.fold.usable import count_terms, nothing_usable, usable
 from coterie.aggregation.plan.manifest import METRICS, Manifest
 from coterie.aggregation.update_files import UpdateFile, in_order
 from coterie.aggregation.update_sections import means_of, split, sums_of
@@ -79,7 +79,7 @@ def accumulate_updates(
     `tree_reducer` raises; errors.StorageError.
     """
     rule = tree_reducer(answer.reducer)
-    terms, fold = count_terms(rule, weight_cap=weight_cap), sums_fold(manifest, rule)
+    terms, fold = count_terms(rule, weight_cap=weight_cap, in_tree=True), sums_fold(manifest, rule)
     state, rejected = fold.init(), list[Rejection]()
     for file in in_order(updates):
         task = file.task
@@ -87,10 +87,7 @@ def accumulate_updates(
             update = file.read(manifest, keep=True)
             task = update.header.task
             update.require_base(answer.base)
-            part = usable(update, terms)
-            if rule.measures and not part.whole:
-                raise part_in_tree(rule.name)
-            state = fold.add(state, (part,), at_once)
+            state = fold.add(state, (usable(update, terms),), at_once)
         except (errors.UpdateRefused, errors.StorageError) as error:
             rejected.append(Rejection(task, error.reason, error.message))
     tally = state.tally

@@ -24,6 +24,7 @@ class CountTerms:
     hidden: whether the coordinator noises the sum, whatever an update holds.
     single: what needs every single update, None where sums do.
     measured: the rule that reads lengths of whole updates, of which sums over parts tell nothing; None for another.
+    in_tree: whether the sums that are made go on to another node, which cannot see what single updates held.
     keep: whether the values stay in memory once they have been looked at; else they are read again when they are added.
     """
 
@@ -32,13 +33,22 @@ class CountTerms:
     hidden: bool = False
     single: str | None = None
     measured: str | None = None
+    in_tree: bool = False
     keep: bool = True
 
 
-def count_terms(rule: Reducer, *, weight_cap: int | None, exponent: float = 0.5, hidden: bool = False) -> CountTerms:
+def count_terms(
+    rule: Reducer,
+    *,
+    weight_cap: int | None,
+    exponent: float = 0.5,
+    hidden: bool = False,
+    in_tree: bool = False,
+) -> CountTerms:
     """The terms of a round under that rule.
 
     hidden: whether the coordinator noises the sum.
+    in_tree: whether it goes on to another node.
     """
     by_rule = rule.name if rule.needs == "updates" else None
     return CountTerms(
@@ -47,6 +57,7 @@ def count_terms(rule: Reducer, *, weight_cap: int | None, exponent: float = 0.5,
         hidden=hidden,
         single="Differential privacy" if hidden else by_rule,
         measured=rule.name if rule.measures else None,
+        in_tree=in_tree,
         # A rule that sees every update reads them in blocks, or there would be no end to the memory.
         keep=by_rule is None or hidden,
     )
@@ -130,8 +141,8 @@ def _file_part(update: Update, terms: CountTerms, lag: int, base: str | None) ->
             f"{terms.single} needs every single update, and this is a sum of them.", code="wrong_kind"
         )
     _require_whole(terms, whole=update.whole)
-    if terms.measured is not None and update.coverage:
-        raise part_in_tree(terms.measured)
+    if terms.measured is not None and (update.coverage or (terms.in_tree and not update.whole)):
+        raise _part_in_tree(terms.measured)
     sections, silent = {}, False
     try:
         if terms.keep:
@@ -161,7 +172,7 @@ def _file_part(update: Update, terms: CountTerms, lag: int, base: str | None) ->
     )
 
 
-def part_in_tree(rule: str) -> errors.UpdateRefused:
+def _part_in_tree(rule: str) -> errors.UpdateRefused:
     """That a rule which reads lengths has no use for a sum of updates of parts: nothing would bound what an edge
     aggregator says of a part.
     """

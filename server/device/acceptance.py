@@ -3,6 +3,7 @@
 import asyncio
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -10,9 +11,11 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from coterie.aggregation.engine import EvaluationAccepted, UpdateAccepted, counted_in
 from coterie.aggregation.evaluate import read_evaluation
-from coterie.aggregation.fold.usable import CountTerms, usable
+from coterie.aggregation.fold.usable import CountTerms, count_terms, usable
 from coterie.aggregation.plan.manifest import METRICS, Manifest
-from coterie.errors import CoterieError, UpdateRefused
+from coterie.aggregation.private.secure_aggregation import coordinator_noises
+from coterie.aggregation.reducers.text import reducer
+from coterie.errors import CoterieError, InternalError, UpdateRefused
 from coterie.protocol.device import Task
 from coterie.protocol.metrics import EXAMPLES, MetricSums
 from coterie.protocol.update import Update, UpdateLimits, read_update
@@ -20,6 +23,7 @@ from coterie.server.auth.gate import SignedDevice
 from coterie.server.clock import now_ms
 from coterie.server.coordinator import Coordinator
 from coterie.server.device.task_states import own, refusal
+from coterie.server.rounds.spending import privacy_of
 from coterie.server.rounds.transitions import awaits
 from coterie.server.store import events, experiments, nonces, participations, tasks
 from coterie.server.store.engine import can_wait
@@ -28,11 +32,12 @@ from coterie.server.store.received import Received
 from coterie.server.store.tables import TaskRow
 
 
-def check(path: Path, manifest: Manifest, message: Task) -> Update:
+def check(path: Path, manifest: Manifest, message: Task, terms: CountTerms) -> Update:
     """The update, if it may enter the aggregate of its round. Raises UpdateRefused with the cause as its code.
 
     Where the coordinator noises the sum, values that cannot be used and no weight are no cause: a refusal would tell of
     a device's rows what the noise is to hide.
+    terms: those on which the round counts it.
     """
     limits = UpdateLimits(
         max_bytes=message.upload_limit,
@@ -47,15 +52,26 @@ def check(path: Path, manifest: Manifest, message: Task) -> Update:
         path, sections, task=message.id, plan=message.plan.id, base=message.model.sha256, limits=limits
     )
     if message.kind == "train":
-        usable(update, CountTerms(hidden=_noised_here(message), keep=False))
+        usable(update, terms)
     else:
         update.check_finite()
     return update
 
 
-def _noised_here(message: Task) -> bool:
-    """Whether the task is one whose update the coordinator shortens and noises, whatever it holds."""
-    return message.privacy is not None and message.privacy.trusts == "coordinator" and message.secure is None
+async def _terms(here: Coordinator, row: TaskRow, message: Task) -> CountTerms:
+    """On what terms the round of a task counts an update: the rules with which its job reads it again."""
+    async with here.storage.database.read() as session:
+        experiment = await experiments.find(session, row.experiment)
+    if experiment is None:
+        raise InternalError(f"The task {row.id} has no experiment.")
+    request = experiments.request_of(experiment)
+    terms = count_terms(
+        reducer(request.reducer),
+        weight_cap=message.weight_cap,
+        hidden=coordinator_noises(privacy_of(request)),
+        in_tree=here.settings.upstream is not None,
+    )
+    return replace(terms, keep=False)
 
 
 def metric_sums(update: Update, manifest: Manifest, message: Task) -> MetricSums:
@@ -92,7 +108,8 @@ async def accept(
     """
     manifest = await here.storage.plans.manifest(message.plan.id)
     try:
-        update = await asyncio.to_thread(check, whole.path, manifest, message)
+        terms = await _terms(here, row, message)
+        update = await asyncio.to_thread(check, whole.path, manifest, message, terms)
         sums = metric_sums(update, manifest, message) if message.kind == "evaluate" else None
         # A loss that a promise of privacy is about is nothing to remember a device by.
         measured = message.kind == "train" and message.privacy is None

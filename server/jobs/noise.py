@@ -5,7 +5,7 @@ it sees and for sums that it opens.
 from typing import Any
 
 from coterie.aggregation.engine import Work, do_due
-from coterie.aggregation.private.secure_aggregation import secure_of
+from coterie.aggregation.private.secure_aggregation import coordinator_noises, secure_of
 from coterie.errors import InternalError
 from coterie.server.jobs.kind import round_due, still_due
 from coterie.server.rounds.spending import privacy_of
@@ -24,7 +24,8 @@ async def noise_of(context: RoundContext, job: Job, row: ExperimentRow) -> dict[
     The seed is in nobody's log, and the same however often this runs.
     """
     request, spending, number = experiments.request_of(row), context.rounds.spending, job.key.round
-    if privacy_of(request) is None:
+    privacy = privacy_of(request)
+    if privacy is None:
         return {}
     seed, secure = None, secure_of(request)
     async with context.storage.database.read() as session:
@@ -32,6 +33,12 @@ async def noise_of(context: RoundContext, job: Job, row: ExperimentRow) -> dict[
         work = None if found is None else do_due(found.value)
         if work is None:
             return None
+        # Updates that are to be noised become no version without noise, whatever the row of the round has become.
+        if work.noised is not coordinator_noises(privacy):
+            raise InternalError(
+                f"Round {number} of {row.id} was begun {'with' if work.noised else 'without'} the coordinator's noise, "
+                f"and its experiment asks for {'none' if work.noised else 'it'}."
+            )
         if work.work is Work.SUM:
             seed = await spending.paid(session, row, number)
         elif not work.noised:

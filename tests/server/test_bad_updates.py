@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from server_kit import SIZE, Device, Opener, Operator, fleet, planted, sha256, update
+from server_kit import SIZE, Device, Opener, Operator, fleet, once, planted, sha256, update
 
 from coterie.protocol.canonical import canonical_json
 from coterie.protocol.device import Task
@@ -97,6 +97,29 @@ def test_an_update_that_may_not_enter_an_aggregate_is_refused_by_name(case: str,
             await operator.finished(experiment)
             (entry,) = await operator.rounds(experiment)
             assert (entry["state"], entry["accepted"], entry["failed"]) == ("committed", 2, 1)
+
+    asyncio.run(work())
+
+
+def test_an_update_of_a_part_is_refused_as_it_comes_where_the_rule_needs_whole_ones(coordinator: Opener) -> None:
+    """Not accepted and then left out by the job, of which its sender would hear nothing."""
+
+    def part(task: Task) -> bytes:
+        slices = [[0, SIZE - 1]]
+        sections = [
+            {"name": "delta", "codec": "float32", "length": SIZE, "slices": slices},
+            {"name": "metrics", "codec": "float64", "length": 3},
+        ]
+        return raw(task, np.ones(SIZE - 1, np.float32), sections=sections)
+
+    async def work() -> None:
+        async with coordinator() as operator:
+            (device,) = await fleet(operator, await operator.population(), 1)
+            request = await operator.request(rounds=1, reducer="median")
+            await operator.ok("POST", "/v1/experiments", json=request.model_dump(mode="json"), headers=once())
+            task = await device.task()
+            answer = await device.upload(task, part(task))
+            assert (answer.status_code, answer.json()["code"]) == (422, "partial_update"), answer.json()
 
     asyncio.run(work())
 

@@ -3,6 +3,7 @@ noise is the coordinator's own.
 """
 
 import asyncio
+import json
 import sqlite3
 from typing import Any
 
@@ -16,6 +17,7 @@ from coterie.privacy.dp.events import Gaussian
 from coterie.privacy.ledger.events import Limit, Refund, Reserve, Spend
 from coterie.protocol.privacy import AdaptiveClip
 from coterie.server.settings import Settings
+from coterie.server.store import experiments
 from tests.patience import patience
 
 
@@ -47,6 +49,31 @@ def test_rounds_reserve_spend_and_tell_what_was_lost(coordinator: Opener) -> Non
 
                 left = (await session.execute(text("SELECT name FROM secrets WHERE name LIKE 'noise/%'"))).all()
             assert left == []
+
+    run(work())
+
+
+def test_a_round_whose_row_forgets_its_noise_makes_no_version(coordinator: Opener) -> None:
+    """As in a database of an older coordinator, in the middle of a round: nothing is released without noise."""
+
+    async def work() -> None:
+        async with coordinator() as operator:
+            devices = await fleet(operator, await operator.population(), 2)
+            experiment = await started(operator, private(), rounds=1)
+            database = operator.app.state.coordinator.storage.database
+            async with database.write("policy") as session:
+                opened = (await experiments.lock(session, experiment)).opened
+                assert opened is not None
+                value = json.loads(opened.row.state)
+                assert value["config"].pop("noised") is True
+                opened.row.state = json.dumps(value)
+            await deliver(devices)
+            await asyncio.sleep(1.0)
+            view = await operator.ok("GET", f"/v1/experiments/{experiment}")
+            assert view["state"] == "running"
+            assert not [entry for entry in await entries(operator) if isinstance(entry.event, Spend)]
+            models = await operator.ok("GET", f"/v1/experiments/{experiment}/models")
+            assert [model["round"] for model in models["items"]] == [0]
 
     run(work())
 
