@@ -1,5 +1,6 @@
-"""A coordinator that hears all that opens a sum with shared noise, lets the round fail, and would have it for nothing:
-the round is paid for before the list of survivors leaves, in its own ledger and in the record of each device.
+"""Coordinators whose operators would have rounds for nothing. One hears all that opens a sum with shared noise and lets
+the round fail: it was paid for before the list of survivors left, in its ledger and in the record of each device. The
+other cuts the end off its ledger: the checkpoint outside of its folder shows it, and no round is finished any more.
 """
 
 import asyncio
@@ -8,9 +9,11 @@ import sqlite3
 from pathlib import Path
 from typing import Any
 
+import pytest
 from liar import Lying, devices, lying_coordinator, refusals
-from sdk_kit import experiment
+from sdk_kit import experiment, kinds
 
+from coterie.errors import RemoteError
 from coterie.protocol.budget import BudgetView
 from coterie.protocol.privacy import UserLevel
 from coterie.protocol.rounds import RoundPolicy
@@ -79,3 +82,32 @@ def test_a_sum_that_can_be_opened_is_paid_for_though_its_round_fails(tmp_path: P
     assert (spent.rounds_spent, spent.rounds_refunded, spent.epsilon_spent) == (1, 0, limit)
     assert paid(tmp_path)[:3] == ["limit", "reserve", "spend"] and "refund" not in paid(tmp_path)[:4]
     assert [refusals(events) for events in again] == [["privacy_spent"]] * CLIENTS, "each device counts it too"
+
+
+def test_a_coordinator_whose_ledger_was_cut_short_finishes_no_round(tmp_path: Path) -> None:
+    noise = UserLevel(clip=0.5, delta=1e-6, noise_multiplier=8.0)
+    wanted = experiment("own", rounds=RoundPolicy(rounds=2, cohort=1, weight_cap=1, evaluate_every=0), privacy=noise)
+    outside = tmp_path / "elsewhere"
+    with lying_coordinator(tmp_path, ledger_checkpoints=outside) as lying:
+        identity, token = lying.submit(wanted)
+        with devices(lying, token, tmp_path, policy="max_epsilon = 9.0\n") as (device,):
+            first = device.events()
+    assert (kinds(first).count("uploaded"), refusals(first)) == (1, [])
+
+    with sqlite3.connect(tmp_path / "server" / "coterie.db") as database:
+        database.execute("DELETE FROM ledger WHERE sequence > 1")
+        (digest,) = database.execute("SELECT digest FROM ledger").fetchone()
+        database.execute("UPDATE chains SET sequence = 1, digest = ? WHERE name LIKE 'ledger/%'", (digest,))
+    assert paid(tmp_path) == ["limit"], "whoever holds the key and the database has a whole chain"
+
+    with lying_coordinator(tmp_path, ledger_checkpoints=outside) as lying:
+        with devices(lying, token, tmp_path, policy="max_epsilon = 9.0\n") as (device,):
+            device.events(6)
+        with pytest.raises(RemoteError) as refused:
+            lying.submit(experiment("more", rounds=wanted.rounds, privacy=noise), population="own")
+        with pytest.raises(RemoteError) as unread:
+            budget(lying)
+        rounds = lying.history(identity).rounds
+    assert [(one.round, one.state) for one in rounds] == [(1, "committed")]
+    assert paid(tmp_path) == ["limit"]
+    assert (refused.value.reason, unread.value.reason) == ("ledger_cut", "ledger_cut")
