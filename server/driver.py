@@ -47,7 +47,7 @@ class Snapshot:
     at: int
     late: Sequence[TaskRow]
     rounds: Sequence[OpenRound]
-    standings: Sequence[AttemptStatus]
+    statuses: Sequence[AttemptStatus]
     jobs: Mapping[JobKey, JobRow]
     next_at: int | None
 
@@ -95,7 +95,7 @@ class Driver:
         if seen.late:
             await self._expire(seen.late)
             seen = await self._look()
-        now = await self.attempts.look(seen.standings)
+        now = await self.attempts.look(seen.statuses)
         if now is None:
             return seen.pause_s(None)
         jobs: list[JobKey] = []
@@ -107,14 +107,14 @@ class Driver:
                 await self._guarded(found.row, set_back.begin_anew(self.context.storage.database, found))
             if found.row.deadline_at is not None and found.row.deadline_at <= seen.at:
                 await self._guarded(found.row, self._deadline(found))
-            entries = owed(found, seen.standings, seen.jobs, now)
-            await self._do(found, [entry for entry in entries if isinstance(entry, Do)], seen.standings)
-            jobs += wanted(found, entries, seen.standings, seen.jobs, now)
+            entries = owed(found, seen.statuses, seen.jobs, now)
+            await self._do(found, [entry for entry in entries if isinstance(entry, Do)], seen.statuses)
+            jobs += wanted(found, entries, seen.statuses, seen.jobs, now)
         return seen.pause_s(await self.runner.look(jobs, seen.jobs))
 
-    async def _do(self, found: OpenRound, entries: Sequence[Do], standings: Sequence[AttemptStatus]) -> None:
+    async def _do(self, found: OpenRound, entries: Sequence[Do], statuses: Sequence[AttemptStatus]) -> None:
         """Do the work that is one transaction; what takes time is a job (`coterie.server.jobs.wanted`)."""
-        by_id = {standing.id: standing for standing in standings}
+        by_id = {status.id: status for status in statuses}
         for entry in entries:
             match entry.work:
                 case Work.COMMIT:
@@ -135,18 +135,18 @@ class Driver:
             expiry = await tasks.next_expiry(session)
             late = await tasks.expired(session, now) if expiry is not None and expiry <= now else ()
             rounds = await experiments.unfinished_rounds(session)
-            standings = await attempts.under_way(session)
+            statuses = await attempts.under_way(session)
             # While devices work there is nothing for a runner: one query less after each of their requests.
-            busy = standings or any(work_due(found.value) for found in rounds)
+            busy = statuses or any(work_due(found.value) for found in rounds)
             rows = await jobs.of_open_rounds(session) if busy else ()
-        times = (expiry, *(found.row.deadline_at for found in rounds), *(each.deadline_at for each in standings))
+        times = (expiry, *(found.row.deadline_at for found in rounds), *(each.deadline_at for each in statuses))
         # What is due already is taken up in this pass, and rings when it is done, or is to be tried again.
         coming = [time for time in times if time is not None and time > now]
         return Snapshot(
             at=now,
             late=late,
             rounds=rounds,
-            standings=standings,
+            statuses=statuses,
             jobs={JobKey.of(row): row for row in rows},
             next_at=min(coming, default=None),
         )

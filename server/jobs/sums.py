@@ -118,7 +118,7 @@ async def _fail(context: RoundContext, session: AsyncSession, job: Job, locked: 
     rows = await attempts.of_round(session, job.key.experiment, job.key.round)
     for row in rows:
         if row.phase == attempts.UNMASKING and job.key.subject in ("", row.id):
-            if await end_without_sum(context.rounds, session, locked, _standing(row), failed):
+            if await end_without_sum(context.rounds, session, locked, _status(row), failed):
                 context.metrics.attempts.labels("failed").inc()
 
 
@@ -254,12 +254,12 @@ async def _end_with_sums(context: RoundContext, session: AsyncSession, job: Job,
         at = {place: device for device, place in machine.places.items()}
         blamed = [[None if place is None else at[place] for place in pair] for pair in one.blamed]
         details = {"survivors": one.survivors, "dropped": dropped, "blamed": blamed}
-        events.append(session, "attempt.summed", named(_standing(attempt)) | details, attempt.experiment)
+        events.append(session, "attempt.summed", named(_status(attempt)) | details, attempt.experiment)
     context.metrics.attempts.labels("summed").inc(len(sums))
     return sums
 
 
-def _standing(attempt: AttemptRow) -> AttemptStatus:
+def _status(attempt: AttemptRow) -> AttemptStatus:
     """A row that waits for nobody, as it was seen."""
     return AttemptStatus(
         attempt.id, attempt.experiment, attempt.round, attempt.kind, attempt.phase, None, attempt.version, 0, 0

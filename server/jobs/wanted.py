@@ -31,26 +31,26 @@ JOBS: Final[Mapping[Work, str]] = {
 Rows = Mapping[JobKey, JobRow]
 
 
-def owed(opened: OpenRound, standings: Sequence[AttemptStatus], rows: Rows, now: int) -> tuple[Due, ...]:
+def owed(opened: OpenRound, statuses: Sequence[AttemptStatus], rows: Rows, now: int) -> tuple[Due, ...]:
     """What is due for a round.
 
-    standings: of the attempts that are not over.
+    statuses: of the attempts that are not over.
     rows: of the jobs of all open rounds.
     now: milliseconds.
     """
-    mine = [SumAttempt(each.id, _kind(each), _stage(each, rows, now)) for each in _of(opened, standings)]
+    mine = [SumAttempt(each.id, _kind(each), _stage(each, rows, now)) for each in _of(opened, statuses)]
     return due(opened.value, mine)
 
 
 def wanted(
-    opened: OpenRound, entries: Sequence[Due], standings: Sequence[AttemptStatus], rows: Rows, now: int
+    opened: OpenRound, entries: Sequence[Due], statuses: Sequence[AttemptStatus], rows: Rows, now: int
 ) -> list[JobKey]:
     """The jobs of a round that somebody should do now, or is at: those that are due, and sums that are worth beginning
     while vectors still come.
 
     entries: from `owed`.
     """
-    found = [_key(each, SECURE_SUM) for each in _of(opened, standings) if _worth_adding(each, rows, now)]
+    found = [_key(each, SECURE_SUM) for each in _of(opened, statuses) if _worth_adding(each, rows, now)]
     for entry in entries:
         if isinstance(entry, Do) and entry.work in JOBS:
             above = entry.work is Work.AGGREGATE and opened.row.upstream is not None
@@ -59,32 +59,32 @@ def wanted(
     return found
 
 
-def _of(opened: OpenRound, standings: Sequence[AttemptStatus]) -> list[AttemptStatus]:
+def _of(opened: OpenRound, statuses: Sequence[AttemptStatus]) -> list[AttemptStatus]:
     place = opened.row.experiment, opened.row.number
-    return [each for each in standings if (each.experiment, each.round) == place]
+    return [each for each in statuses if (each.experiment, each.round) == place]
 
 
-def _kind(standing: AttemptStatus) -> Kind:
-    return "train" if standing.kind == "train" else "evaluate"
+def _kind(status: AttemptStatus) -> Kind:
+    return "train" if status.kind == "train" else "evaluate"
 
 
-def _stage(standing: AttemptStatus, rows: Rows, now: int) -> AttemptStage:
+def _stage(status: AttemptStatus, rows: Rows, now: int) -> AttemptStage:
     """What an attempt waits for, as the engine knows it."""
-    if standing.phase == attempts.GATHERING:
+    if status.phase == attempts.GATHERING:
         return AttemptStage.GATHERING
-    if standing.phase != attempts.UNMASKING:
-        return AttemptStage.ANSWERED if standing.due(now) else AttemptStage.ASKING
-    row = rows.get(_key(standing, UNMASK))
+    if status.phase != attempts.UNMASKING:
+        return AttemptStage.ANSWERED if status.due(now) else AttemptStage.ASKING
+    row = rows.get(_key(status, UNMASK))
     return AttemptStage.OPENED if row is not None and row.state == jobs.DONE else AttemptStage.CLOSED
 
 
-def _key(standing: AttemptStatus, kind: str) -> JobKey:
-    return JobKey(standing.experiment, standing.round, kind, standing.id)
+def _key(status: AttemptStatus, kind: str) -> JobKey:
+    return JobKey(status.experiment, status.round, kind, status.id)
 
 
-def _worth_adding(standing: AttemptStatus, rows: Rows, now: int) -> bool:
-    if standing.phase != "masked" or standing.due(now):
+def _worth_adding(status: AttemptStatus, rows: Rows, now: int) -> bool:
+    if status.phase != "masked" or status.due(now):
         return False
-    row = rows.get(_key(standing, SECURE_SUM))
+    row = rows.get(_key(status, SECURE_SUM))
     holds = 0 if row is None or row.result is None else int(json.loads(row.result)["holds"])
-    return standing.arrived - holds >= SUM_AT_ONCE
+    return status.arrived - holds >= SUM_AT_ONCE

@@ -43,50 +43,50 @@ class Attempts:
     def __post_init__(self) -> None:
         self._errands = Errands(self.signals.bell)
 
-    async def look(self, standings: Sequence[AttemptStatus]) -> int | None:
+    async def look(self, statuses: Sequence[AttemptStatus]) -> int | None:
         """Wake who waits for an attempt that has moved.
 
         Returns the time by which phases may end, in milliseconds; None where deadlines have just moved, and the commit
         has rung for another look.
-        standings: as they were just read.
+        statuses: as they were just read.
         """
         offset = now_ms() - time.monotonic() * 1000
         jumped = self._offset is None or abs(offset - self._offset) > CLOCK_SLACK_MS
-        if jumped and await self._resume(standings):
+        if jumped and await self._resume(statuses):
             self._offset = offset
             return None
         self._offset = offset
-        self._wake(standings)
+        self._wake(statuses)
         # By the clock as it was compared above: one that is set from here on is seen at the next look, before it can
         # end a phase.
         return int(offset + time.monotonic() * 1000)
 
-    def begin(self, standing: AttemptStatus) -> None:
+    def begin(self, status: AttemptStatus) -> None:
         """Begin to make the roster of an attempt, unless somebody is at it."""
-        self._errands.start(standing.id, self._begin, standing)
+        self._errands.start(status.id, self._begin, status)
 
-    def end_phase(self, standing: AttemptStatus) -> None:
+    def end_phase(self, status: AttemptStatus) -> None:
         """Begin to end the phase of an attempt, unless somebody is at it."""
-        self._errands.start(standing.id, self._advance, standing)
+        self._errands.start(status.id, self._advance, status)
 
-    async def _resume(self, standings: Sequence[AttemptStatus]) -> bool:
+    async def _resume(self, statuses: Sequence[AttemptStatus]) -> bool:
         """Give every phase its whole time again, after a restart, and when somebody has set the clock. While there was
         no coordinator nobody could answer, and in the time that a clock jumps over nobody works: an attempt that
         counted it would lose clients that are well, and one that waited for it to pass again might wait for days.
         Returns whether any phase has another deadline now.
         """
-        timed = [each for each in standings if each.deadline_at is not None]
+        timed = [each for each in statuses if each.deadline_at is not None]
         async with self.context.storage.database.read() as session:
             states = {each.id: await attempts.state_of(session, each.id) for each in timed}
         any_moved = False
-        for standing in timed:
-            kept = states[standing.id]
+        for status in timed:
+            kept = states[status.id]
             if kept is None:
                 continue
             machine = await asyncio.to_thread(Machine.from_json, kept[1])
             deadline = now_ms() + machine.state.terms.phase_ms
             async with self.context.storage.database.write("attempt") as session:
-                changed = await attempts.move(session, standing.id, standing.version, {"deadline_at": deadline})
+                changed = await attempts.move(session, status.id, status.version, {"deadline_at": deadline})
             any_moved = any_moved or changed
         return any_moved
 
@@ -94,21 +94,21 @@ class Attempts:
         """Leave what is under way; a restart does it again."""
         await self._errands.close()
 
-    def _wake(self, standings: Sequence[AttemptStatus]) -> None:
-        now = {standing.id: standing.version for standing in standings}
+    def _wake(self, statuses: Sequence[AttemptStatus]) -> None:
+        now = {status.id: status.version for status in statuses}
         moved = {attempt for attempt, version in self._seen.items() if now.get(attempt) != version}
         for attempt in moved | (self.signals.turns.waited_for() - now.keys()):
             self.signals.turns.turned(attempt)
         self._seen = now
 
-    async def _begin(self, standing: AttemptStatus) -> None:
+    async def _begin(self, status: AttemptStatus) -> None:
         """Make the roster of those who reported *trained*."""
         async with self.context.storage.database.read() as session:
-            row = await attempts.find(session, standing.id)
-            members = await attempts.members(session, standing.id)
-            keys = await mailbox.bundles(session, standing.id, attempts.KEYS)
+            row = await attempts.find(session, status.id)
+            members = await attempts.members(session, status.id)
+            keys = await mailbox.bundles(session, status.id, attempts.KEYS)
             identities = await devices.publics(session, [member.device for member in members])
-        if row is None or row.version != standing.version:
+        if row is None or row.version != status.version:
             return
         advertised = [
             Advertised(member.device, identities[member.device], AdvertiseKeys.model_validate_json(keys[member.id]))
@@ -116,14 +116,14 @@ class Attempts:
             if member.id in keys
         ]
         if not members:
-            await self._fail(standing, Failed("too_few_clients", "nobody reported that it has trained"))
+            await self._fail(status, Failed("too_few_clients", "nobody reported that it has trained"))
             return
         task = Task.model_validate_json(members[0].message)
         if task.secure is None:
             raise InternalError(f"The task {task.id} has an attempt and no terms of one.")
         machine = await asyncio.to_thread(begin, task.secure, task, advertised)
         if isinstance(machine, Failed):
-            await self._fail(standing, machine)
+            await self._fail(status, machine)
             return
         parameters = machine.state.parameters
         details = {
@@ -132,42 +132,42 @@ class Attempts:
             "neighbours": parameters.neighbours,
             "threshold": parameters.threshold,
         }
-        await self._move(standing, machine, "attempt.began", details)
+        await self._move(status, machine, "attempt.began", details)
 
-    async def _advance(self, standing: AttemptStatus) -> None:
+    async def _advance(self, status: AttemptStatus) -> None:
         """End a phase: everybody has answered, or its time is over."""
         async with self.context.storage.database.read() as session:
-            row = await attempts.find(session, standing.id)
+            row = await attempts.find(session, status.id)
             machine = None if row is None else await self.context.machines.of(session, row)
-            bundles = await mailbox.bundles(session, standing.id, standing.phase)
-            places = await attempts.devices_of(session, standing.id)
-        if row is None or machine is None or row.version != standing.version:
+            bundles = await mailbox.bundles(session, status.id, status.phase)
+            places = await attempts.devices_of(session, status.id)
+        if row is None or machine is None or row.version != status.version:
             return
         by_place = {machine.places[places[task]]: bundle for task, bundle in bundles.items()}
-        if standing.phase == "reveal":
+        if status.phase == "reveal":
             # Whether the answers open the sum is found out where it is opened.
-            await self._ready(standing, machine, len(bundles))
+            await self._ready(status, machine, len(bundles))
             return
         after = await asyncio.to_thread(machine.close, by_place)
         if isinstance(after, Failed):
-            await self._fail(standing, after, heard=len(bundles))
+            await self._fail(status, after, heard=len(bundles))
             return
-        await self._move(standing, after, "attempt.phase", {"answered": len(bundles)}, heard=len(bundles))
+        await self._move(status, after, "attempt.phase", {"answered": len(bundles)}, heard=len(bundles))
 
-    async def _fail(self, standing: AttemptStatus, failed: Failed, heard: int | None = None) -> None:
+    async def _fail(self, status: AttemptStatus, failed: Failed, heard: int | None = None) -> None:
         """End an attempt without a sum.
 
         heard: as in `moved`.
         """
         async with self.context.storage.database.write("attempt") as session:
-            locked = await experiments.lock(session, standing.experiment)
-            ended = await end_without_sum(self.context.rounds, session, locked, standing, failed, heard)
+            locked = await experiments.lock(session, status.experiment)
+            ended = await end_without_sum(self.context.rounds, session, locked, status, failed, heard)
         if ended:
             self.context.metrics.attempts.labels("failed").inc()
 
     async def _move(
         self,
-        standing: AttemptStatus,
+        status: AttemptStatus,
         machine: Machine,
         event: str,
         details: Mapping[str, Any],
@@ -185,24 +185,24 @@ class Attempts:
             "survivors": len(machine.state.arrived),
             "deadline_at": now_ms() + machine.state.terms.phase_ms,
         }
-        tells_survivors = standing.phase == BEFORE_SURVIVORS
+        tells_survivors = status.phase == BEFORE_SURVIVORS
         async with self.context.storage.database.write("survivors" if tells_survivors else "attempt") as session:
-            paying = tells_survivors and standing.kind == "train"
-            locked = await experiments.lock(session, standing.experiment) if paying else None
-            if not await moved(session, standing, changes, heard):
+            paying = tells_survivors and status.kind == "train"
+            locked = await experiments.lock(session, status.experiment) if paying else None
+            if not await moved(session, status, changes, heard):
                 return
             if locked is not None:
-                await self.context.rounds.spending.pay_for_sums(session, locked.experiment, standing.round)
-            data = named(standing) | {"phase": machine.phase, "awaited": len(machine.awaited)} | dict(details)
-            events.append(session, event, data, standing.experiment)
-        self.context.machines.keep(standing.id, standing.version + 1, machine)
+                await self.context.rounds.spending.pay_for_sums(session, locked.experiment, status.round)
+            data = named(status) | {"phase": machine.phase, "awaited": len(machine.awaited)} | dict(details)
+            events.append(session, event, data, status.experiment)
+        self.context.machines.keep(status.id, status.version + 1, machine)
 
-    async def _ready(self, standing: AttemptStatus, machine: Machine, heard: int) -> None:
+    async def _ready(self, status: AttemptStatus, machine: Machine, heard: int) -> None:
         """Everything that opens the sum is here, or will never be."""
         changes = {"phase": attempts.UNMASKING, "deadline_at": None, "awaited": 0}
         async with self.context.storage.database.write("attempt") as session:
-            if not await moved(session, standing, changes, heard):
+            if not await moved(session, status, changes, heard):
                 return
-            data = named(standing) | {"phase": attempts.UNMASKING, "answered": heard}
-            events.append(session, "attempt.phase", data, standing.experiment)
-        self.context.machines.keep(standing.id, standing.version + 1, machine)
+            data = named(status) | {"phase": attempts.UNMASKING, "answered": heard}
+            events.append(session, "attempt.phase", data, status.experiment)
+        self.context.machines.keep(status.id, status.version + 1, machine)

@@ -15,30 +15,30 @@ from coterie.server.store.attempts import AttemptStatus
 from coterie.server.store.experiments import Locked
 
 
-def named(standing: AttemptStatus) -> dict[str, Any]:
+def named(status: AttemptStatus) -> dict[str, Any]:
     """What every event of an attempt says."""
-    return {"attempt": standing.id, "round": standing.round, "kind": standing.kind}
+    return {"attempt": status.id, "round": status.round, "kind": status.kind}
 
 
-async def moved(session: AsyncSession, standing: AttemptStatus, changes: Mapping[str, Any], heard: int | None) -> bool:
+async def moved(session: AsyncSession, status: AttemptStatus, changes: Mapping[str, Any], heard: int | None) -> bool:
     """Whether the attempt was still as it was seen, and has changed.
 
     heard: how many messages of its phase the change counts on. One that came since is not lost: then nothing changes,
     and the phase is ended again with it.
     """
-    row = await attempts.locked(session, standing.id)
-    if row.version != standing.version:
+    row = await attempts.locked(session, status.id)
+    if row.version != status.version:
         return False
-    if heard is not None and heard != await mailbox.count(session, standing.id, standing.phase):
+    if heard is not None and heard != await mailbox.count(session, status.id, status.phase):
         return False
-    return await attempts.move(session, standing.id, standing.version, changes)
+    return await attempts.move(session, status.id, status.version, changes)
 
 
 async def end_without_sum(
     rounds: Rounds,
     session: AsyncSession,
     locked: Locked,
-    standing: AttemptStatus,
+    status: AttemptStatus,
     failed: Failed,
     heard: int | None = None,
 ) -> bool:
@@ -56,27 +56,27 @@ async def end_without_sum(
         "detail": failed.detail[:2000],
         "finished_at": now_ms(),
     }
-    if not await moved(session, standing, changes, heard):
+    if not await moved(session, status, changes, heard):
         return False
-    for member in await attempts.members(session, standing.id):
+    for member in await attempts.members(session, status.id):
         await tasks.reject(session, member.id, tasks.ATTEMPT_FAILED, failed.detail[:2000])
-    data = named(standing) | {"cause": failed.cause, "detail": failed.detail}
-    events.append(session, "attempt.failed", data, standing.experiment)
-    all_of_it = await attempts.of_round(session, standing.experiment, standing.round, standing.kind)
+    data = named(status) | {"cause": failed.cause, "detail": failed.detail}
+    events.append(session, "attempt.failed", data, status.experiment)
+    all_of_it = await attempts.of_round(session, status.experiment, status.round, status.kind)
     if all(row.phase == attempts.FAILED for row in all_of_it):
-        await _give_up(rounds, session, locked, standing, failed)
+        await _give_up(rounds, session, locked, status, failed)
     return True
 
 
 async def _give_up(
-    rounds: Rounds, session: AsyncSession, locked: Locked, standing: AttemptStatus, failed: Failed
+    rounds: Rounds, session: AsyncSession, locked: Locked, status: AttemptStatus, failed: Failed
 ) -> None:
     opened = locked.opened
-    if opened is None or opened.row.number != standing.round:
+    if opened is None or opened.row.number != status.round:
         return
     work = work_due(opened.value)
-    if work is None or SUMS.get(work) != standing.kind:
+    if work is None or SUMS.get(work) != status.kind:
         return
     detail = f"secure aggregation failed ({failed.cause}): {failed.detail}"
-    event: Event = AggregateFailed(detail) if standing.kind == "train" else EvaluationSummed(None, detail)
+    event: Event = AggregateFailed(detail) if status.kind == "train" else EvaluationSummed(None, detail)
     await rounds.apply(session, locked.experiment, opened, event)

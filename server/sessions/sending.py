@@ -80,10 +80,10 @@ async def send(
     if part.length <= INLINE:
         return await _post(here, sending, await _small(request, here, sending))
     async with here.storage.database.read() as session:
-        standing = await _stand(session, sending)
-    if not standing.is_accepted and (standing.before is None or standing.before.size < part.length):
+        status = await _stand(session, sending)
+    if not status.is_accepted and (status.before is None or status.before.size < part.length):
         await _reserve(here, sending)
-    name = standing.box.parts_of(sequence)
+    name = status.box.parts_of(sequence)
     body = await here.incoming.receive(request, name, part)
     try:
         party.check_body(body.sha256)

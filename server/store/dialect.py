@@ -30,12 +30,13 @@ _HINT: Final = (
     "coordinator's folder."
 )
 _MOST_NAMED: Final = 500
+"""How many values a statement names at most: SQLite bounds its parameters."""
 _MOST_COMPILED: Final = 1000
 """How many statements are kept compiled. The code of the server has some three hundred."""
 
 
 def batches(values: Sequence[str]) -> Iterator[Sequence[str]]:
-    """So many at a time as one statement may name: SQLite bounds the parameters of a statement."""
+    """The values, as many at a time as one statement may name."""
     for first in range(0, len(values), _MOST_NAMED):
         yield values[first : first + _MOST_NAMED]
 

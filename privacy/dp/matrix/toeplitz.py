@@ -68,11 +68,6 @@ def sensitivity(column: Column, *, min_separation: int, participations: int | No
     return float(np.linalg.norm(added))
 
 
-def max_error(inverse_column: Column) -> float:
-    """Root mean square error of the last prefix sum, the worst, for noise of standard deviation 1 in Z."""
-    return float(np.linalg.norm(np.cumsum(inverse_column)))
-
-
 def mean_error(inverse_column: Column) -> float:
     """Root mean square error over all prefix sums."""
     rounds = len(inverse_column)
