@@ -108,19 +108,22 @@ class Driver:
             if found.row.deadline_at is not None and found.row.deadline_at <= seen.at:
                 await self._guarded(found.row, self._deadline(found))
             entries = owed(found, seen.statuses, seen.jobs, now)
-            await self._do(found, [entry for entry in entries if isinstance(entry, Do)], seen.statuses)
+            self._do(found, [entry for entry in entries if isinstance(entry, Do)], seen.statuses)
             jobs += wanted(found, entries, seen.statuses, seen.jobs, now)
         return seen.pause_s(await self.runner.look(jobs, seen.jobs))
 
-    async def _do(self, found: OpenRound, entries: Sequence[Do], statuses: Sequence[AttemptStatus]) -> None:
-        """Do the work that is one transaction; what takes time is a job (`coterie.server.jobs.wanted`)."""
+    def _do(self, found: OpenRound, entries: Sequence[Do], statuses: Sequence[AttemptStatus]) -> None:
+        """Begin the work that is one transaction, unless somebody is at it.
+
+        What takes time is a job (`coterie.server.jobs.wanted`).
+        """
         by_id = {status.id: status for status in statuses}
         for entry in entries:
             match entry.work:
                 case Work.COMMIT:
                     self._errands.start(("commit", found.row.experiment, found.row.number), self._commit, found)
                 case Work.CLEAN:
-                    await self._guarded(found.row, self._clean(found.row))
+                    self._errands.start(("clean", found.row.experiment, found.row.number), self._clean, found.row)
                 case Work.BEGIN_ATTEMPT:
                     self.attempts.begin(by_id[entry.attempt or ""])
                 case Work.END_PHASE:

@@ -25,7 +25,7 @@ from coterie.server.coordinator import Coordinator
 from coterie.server.device.task_states import own, refusal
 from coterie.server.rounds.spending import privacy_of
 from coterie.server.rounds.transitions import awaits
-from coterie.server.store import events, experiments, nonces, participations, tasks
+from coterie.server.store import events, experiments, nonces, participations, tasks, upstream
 from coterie.server.store.engine import can_wait
 from coterie.server.store.experiments import Locked
 from coterie.server.store.received import Received
@@ -62,6 +62,7 @@ async def _terms(here: Coordinator, row: TaskRow, message: Task) -> CountTerms:
     """On what terms the round of a task counts an update: the rules with which its job reads it again."""
     async with here.storage.database.read() as session:
         experiment = await experiments.find(session, row.experiment)
+        mirrored = await upstream.mirrored(session, row.experiment)
     if experiment is None:
         raise InternalError(f"The task {row.id} has no experiment.")
     request = experiments.request_of(experiment)
@@ -69,7 +70,7 @@ async def _terms(here: Coordinator, row: TaskRow, message: Task) -> CountTerms:
         reducer(request.reducer),
         weight_cap=message.weight_cap,
         hidden=coordinator_noises(privacy_of(request)),
-        in_tree=here.settings.upstream is not None,
+        in_tree=mirrored,
     )
     return replace(terms, keep=False)
 

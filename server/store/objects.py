@@ -7,6 +7,7 @@ import asyncio
 import errno
 import os
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -55,12 +56,12 @@ class Objects:
         if self.folder is None:
             return
         before = time.time() - age_s
-        for path in self.folder.rglob("*#*"):
-            try:
-                if path.stat().st_mtime < before:
-                    path.unlink()
-            except FileNotFoundError:
-                continue
+        # Folders of uploads go while this walks, which `os.walk` takes for empty.
+        for folder, _, names in os.walk(self.folder):
+            for path in (Path(folder, name) for name in names if "#" in name):
+                with suppress(FileNotFoundError):
+                    if path.stat().st_mtime < before:
+                        path.unlink()
 
     def sync(self, key: str) -> None:
         """Force an object and the folders that name it to the disk."""

@@ -1,6 +1,4 @@
-"""The padding laws over models, algorithms and optimizers, every two of them together: a step that does not count
-changes nothing at all.
-"""
+"""The padding laws over models, algorithms and optimizers: a step that does not count changes nothing at all."""
 
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -119,7 +117,21 @@ CASES = [
     ),
     *product(("mlp", "batch norm"), ["fedprox"], sorted(WIDE)),
 ]
-"""Every model with every algorithm and every optimizer, and every algorithm with every optimizer that is not wide."""
+"""Every model with every algorithm and, but for long models, with every optimizer that is not wide; every algorithm
+with every such optimizer; wide optimizers with two models and one algorithm.
+"""
+
+
+def test_every_two_of_model_algorithm_and_optimizer_are_together() -> None:
+    narrow = [name for name in OPTIMIZERS if name not in WIDE]
+    short = [name for name in MODELS if name not in LONG]
+    assert {(model, algorithm) for model, algorithm, _ in CASES} >= set(product(MODELS, ALGORITHMS))
+    assert {(algorithm, optimizer) for _, algorithm, optimizer in CASES} >= set(product(ALGORITHMS, narrow))
+    assert {(model, optimizer) for model, _, optimizer in CASES} >= {
+        *product(short, narrow),
+        *product(LONG, ("sgd", "adam")),
+        *product(("mlp", "batch norm"), WIDE),
+    }
 
 
 @cache

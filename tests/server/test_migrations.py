@@ -4,13 +4,16 @@ import json
 import sqlite3
 from pathlib import Path
 
+import pytest
 from alembic import command
 from alembic.config import Config
 from structlog.testing import capture_logs
 
 from coterie.aggregation.engine import Round, RoundPhase, TaskLeased, UpdateAccepted, step
+from coterie.aggregation.private.secure_aggregation import coordinator_noises
 from coterie.protocol.conversion import from_text
 from coterie.protocol.lineage import GENESIS, LineageLink, head
+from coterie.protocol.privacy import LocalLevel, UserLevel
 from coterie.server.store.dialect import sqlite_url
 from coterie.server.store.migrate import MIGRATIONS, migrate
 from tests.patience import patience
@@ -66,6 +69,32 @@ def at_first_revision(path: Path) -> None:
                 (task, state, upload),
             )
     database.close()
+
+
+@pytest.mark.parametrize(
+    ("privacy", "noised"),
+    [
+        (None, False),
+        (UserLevel(clip=1.0, delta=1e-6, epsilon=1.0), True),
+        (UserLevel(clip=1.0, delta=1e-6, epsilon=1.0, mechanism="blt", min_separation=20), True),
+        (UserLevel(clip=1.0, delta=1e-6, epsilon=1.0, mechanism="skellam"), False),
+        (LocalLevel(mechanism="gaussian", epsilon=1.0, delta=1e-6, clip=0.5), False),
+    ],
+)
+def test_an_open_round_says_whether_the_coordinator_noises_it(
+    tmp_path: Path, privacy: UserLevel | LocalLevel | None, noised: bool
+) -> None:
+    path = tmp_path / "coterie.db"
+    at_first_revision(path)
+    asked = {} if privacy is None else {"privacy": privacy.model_dump(mode="json")}
+    with sqlite3.connect(path) as database:
+        database.execute("UPDATE experiments SET request = ?", (json.dumps(asked),))
+    database.close()
+    migrate(sqlite_url(path))
+    with sqlite3.connect(path) as database:
+        (state,) = database.execute("SELECT state FROM rounds").fetchone()
+    database.close()
+    assert from_text(Round, state).config.noised is noised is coordinator_noises(privacy)
 
 
 def test_an_open_round_of_the_first_schema_goes_on(tmp_path: Path, usual_logs: None) -> None:
