@@ -237,6 +237,25 @@ def test_clients_that_train_parts_average_exactly_as_by_hand(tmp_path: Path) -> 
     assert dict(header.section("delta").coverage) == {first: 3, second: 5}
 
 
+@pytest.mark.parametrize(
+    ("rule", "in_tree", "counts"),
+    [("mean", False, True), ("mean", True, True), ("norm_bound(5)", False, True), ("norm_bound(5)", True, False)]
+    + [("median", False, False)],
+)
+def test_an_update_of_a_part_counts_where_its_rule_and_its_node_can_use_one(
+    tmp_path: Path, rule: str, in_tree: bool, counts: bool
+) -> None:
+    write_file(tmp_path / "base", LAYOUT.unflatten(BASE))
+    update = read_update(file_of(tmp_path, 1, "float32", ((0, 48),), 3).path, MANIFEST.sections)
+    terms = count_terms(reducer(rule), weight_cap=None, in_tree=in_tree)
+    if counts:
+        assert usable(update, terms).slices
+    else:
+        with pytest.raises(errors.UpdateRefused) as refused:
+            usable(update, terms)
+        assert refused.value.reason == "partial_update"
+
+
 def test_rules_that_need_whole_updates_leave_a_part_out_by_name(tmp_path: Path) -> None:
     write_file(tmp_path / "base", LAYOUT.unflatten(BASE))
     files = [file_of(tmp_path, 1, "float32", ((0, 48),), 3), file_of(tmp_path, 2, "float32", (), 5)]
