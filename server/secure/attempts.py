@@ -12,7 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from coterie.errors import InternalError
+import structlog
+
+from coterie.errors import CoterieError, InternalError
 from coterie.privacy.secagg.server import Advertised
 from coterie.protocol.device import Task
 from coterie.protocol.secagg import AdvertiseKeys
@@ -25,6 +27,7 @@ from coterie.server.signals import Signals
 from coterie.server.store import attempts, devices, events, experiments, mailbox
 from coterie.server.store.attempts import AttemptStatus
 
+log = structlog.get_logger("coterie.server.secure")
 CLOCK_SLACK_MS = 5000.0
 """The wall clock may move by so much against the monotonic one between two looks before it was set."""
 BEFORE_SURVIVORS = "masked"
@@ -83,7 +86,12 @@ class Attempts:
             kept = states[status.id]
             if kept is None:
                 continue
-            machine = await asyncio.to_thread(Machine.from_json, kept[1])
+            try:
+                machine = await asyncio.to_thread(Machine.from_json, kept[1])
+            except (ValueError, KeyError, TypeError, CoterieError) as error:
+                # Its round waits for an operator; no other does.
+                log.error("attempt cannot be read", attempt=status.id, experiment=status.experiment, exc_info=error)
+                continue
             deadline = now_ms() + machine.state.terms.phase_ms
             async with self.context.storage.database.write("attempt") as session:
                 changed = await attempts.move(session, status.id, status.version, {"deadline_at": deadline})

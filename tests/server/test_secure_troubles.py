@@ -25,7 +25,8 @@ from secure_kit import (
     together,
     until_phase,
 )
-from server_kit import Opener
+from server_kit import Opener, fleet
+from server_kit import update as an_update
 from sqlalchemy import update
 from test_secure_rounds import LOOSE, run, until_clean, weights
 
@@ -62,6 +63,27 @@ def test_the_time_without_a_coordinator_is_not_counted_against_its_clients(
             (entry,) = await operator.rounds(experiment)
             assert (entry["state"], entry["accepted"]) == ("committed", 5)
             assert np.allclose(await weights(operator, entry["model"]), mean(members), atol=LOOSE)
+
+    run(work())
+
+
+def test_an_attempt_that_cannot_be_read_holds_up_no_other_experiment(coordinator: Opener, settings: Settings) -> None:
+    async def work() -> None:
+        async with coordinator() as operator:
+            _, devices = await started(operator, 5)
+            members = await leased(devices, (1.0, 2.0, 0.5, -1.0, 3.0))
+            await together(members, ["keys"])
+            await until_phase(operator, "shares")
+        with sqlite3.connect(settings.folder / "coterie.db") as database:
+            database.execute("UPDATE attempts SET state = '{}'")
+        database.close()
+        async with coordinator() as operator:
+            token = await operator.population("others")
+            other = await operator.experiment(population="others", rounds=1, cohort=2)
+            for device in await fleet(operator, token, 2):
+                task = await device.task()
+                assert (await device.upload(task, an_update(task))).status_code == 200
+            await operator.finished(other)
 
     run(work())
 
