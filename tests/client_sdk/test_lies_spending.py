@@ -92,6 +92,7 @@ def test_a_coordinator_whose_ledger_was_cut_short_finishes_no_round(tmp_path: Pa
         identity, token = lying.submit(wanted)
         with devices(lying, token, tmp_path, policy="max_epsilon = 9.0\n") as (device,):
             first = device.events()
+        assert [one.state for one in lying.history(identity).rounds] == ["committed"]
     assert (kinds(first).count("uploaded"), refusals(first)) == (1, [])
 
     with sqlite3.connect(tmp_path / "server" / "coterie.db") as database:
