@@ -15,6 +15,7 @@ import numpy.typing as npt
 from coterie import errors
 from coterie.aggregation.compiling import researcher
 from coterie.aggregation.compiling.describe import described
+from coterie.aggregation.compiling.graph_file import graph_bytes, write_graph
 from coterie.aggregation.compiling.graphs import GraphBuilder
 from coterie.aggregation.compiling.training import training_of
 from coterie.aggregation.experiment import Experiment, ExternalModel, initial_tensors
@@ -25,10 +26,7 @@ from coterie.aggregation.plan.check import check_manifest
 from coterie.aggregation.plan.manifest import DELTA, METRIC_RANGE, METRICS, Frozen, Manifest, NamedRule
 from coterie.aggregation.plan.shapes import SHAPES
 from coterie.aggregation.whole_metrics import check_prediction
-from coterie.compute.ir import Graph
 from coterie.compute.nn.foreign import require_logits
-from coterie.compute.onnx.checker import check_graph
-from coterie.compute.onnx.writer import to_onnx
 from coterie.protocol.canonical import sha256_hex
 from coterie.protocol.layout import Layout, Tensor
 from coterie.protocol.sections import SectionSpec
@@ -97,7 +95,7 @@ def check_start(experiment: Experiment, layout: Layout) -> None:
 
 def _compiled(experiment: Experiment) -> CompiledPlan:
     builder = GraphBuilder.of(experiment)
-    model, loss = builder.calls.model, builder.calls.loss
+    model, loss = builder.calls.model, builder.batch.loss
     researcher.ask("The loss", require_logits, model, loss, takes="the model's output", code="loss_mismatch")
     layout, client = builder.layout, experiment.algorithm.client
     drawn = partial(_initial_values, experiment, builder)
@@ -106,7 +104,7 @@ def _compiled(experiment: Experiment) -> CompiledPlan:
     initial = initial_tensors({name: version[name] for name in layout.names}, layout.shapes)
     check_terms(replace(experiment.terms, statistics=tuple(builder.buffers)))
     graphs = builder.build()
-    files = {name: _write(name, graph) for name, graph in graphs.items()}
+    files = {name: write_graph(name, graph) for name, graph in graphs.items()}
     _require_the_same_again(builder, files)
     manifest = replace(
         _manifest(experiment, layout, sections=builder.sections),
@@ -150,7 +148,7 @@ def _require_the_same_again(builder: GraphBuilder, files: Mapping[str, bytes]) -
     step and on every device, without a word.
     """
     for name, graph in builder.build().items():
-        if _bytes(name, graph) != files[name]:
+        if graph_bytes(name, graph) != files[name]:
             raise errors.ExperimentError(
                 f"The {name} graph of experiment {builder.experiment.name!r} comes out differently when traced again, "
                 "so the model, the loss or a metric uses something that changes from call to call.",
@@ -190,25 +188,6 @@ def _manifest(experiment: Experiment, layout: Layout, *, sections: tuple[Section
         optimizer=NamedRule("external", {}),
         stages=(),
     )
-
-
-def _bytes(name: str, graph: Graph) -> bytes:
-    # Nodes remember the user's file and line for error messages; a plan is sent to devices and must not carry them.
-    bare = Graph(graph.inputs, tuple(replace(node, source="") for node in graph.nodes), graph.outputs)
-    return to_onnx(bare, name=name)
-
-
-def _write(name: str, graph: Graph) -> bytes:
-    data = _bytes(name, graph)
-    try:
-        check_graph(data)
-    except errors.GraphRefused as error:
-        raise errors.ExperimentError(
-            f"The {name} graph is outside the portable subset: {error.message}",
-            hint="Replace that operation, or make the model smaller.",
-            code="not_portable",
-        ) from error
-    return data
 
 
 def _frozen(tensors: Tensors) -> Frozen | None:

@@ -24,6 +24,12 @@ ACTIVE = "hyper/active"
 NOISE = "random/noise/"
 """Inputs that take noise begin so; the weight's name follows."""
 
+
+def message(partner: str, key: str) -> str:
+    """The name of an input or output that is tensor ``key`` of a message from or to a role."""
+    return f"message/{partner}/{key}"
+
+
 # The first part of an input's name → its role. ``base`` holds the weights of the model version that the round began
 # with.
 _ROLES: Mapping[str, Role] = {
@@ -40,6 +46,7 @@ _ROLES: Mapping[str, Role] = {
     "metric": "metric",
     "counter": "counter",
     "probe": "probe",
+    "message": "message",
 }
 _SOURCES: Mapping[str, Source] = {
     "base": "model",
@@ -51,12 +58,14 @@ _SOURCES: Mapping[str, Source] = {
     "batch": "batch",
     "counter": "counter",
     "round_input": "state",
+    "message": "message",
 }
 _DESTINATIONS: Mapping[str, Destination] = {
     "upload": "upload",
     "client_state": "client_state",
     "metric": "metric",
     "probe": "probe",
+    "message": "message",
 }
 
 
@@ -95,7 +104,13 @@ def _input(rule: StageRule, name: str, dtype: str, shape: tuple[int, ...], *, ze
     if role is None:
         raise InternalError(f"Input {name!r} of {rule.name} has a name outside the scheme of roles.")
     source, key = _source(rule, name, zeroed=zeroed)
-    return StageInput(name=name, role=role, dtype=dtype, shape=shape, source=source, key=key)
+    partner, key = _addressed(key) if source == "message" else (None, key)
+    return StageInput(name=name, role=role, dtype=dtype, shape=shape, source=source, key=key, partner=partner)
+
+
+def _addressed(text: str) -> tuple[str, str]:
+    partner, _, key = text.partition("/")
+    return partner, key
 
 
 def _source(rule: StageRule, name: str, *, zeroed: bool) -> tuple[Source, str]:
@@ -114,7 +129,8 @@ def _source(rule: StageRule, name: str, *, zeroed: bool) -> tuple[Source, str]:
 
 def _output(rule: StageRule, name: str, dtype: str, shape: tuple[int, ...]) -> StageOutput:
     destination, key = _destination(rule, name)
-    return StageOutput(name=name, dtype=dtype, shape=shape, destination=destination, key=key)
+    partner, key = _addressed(key) if destination == "message" else (None, key)
+    return StageOutput(name=name, dtype=dtype, shape=shape, destination=destination, key=key, partner=partner)
 
 
 def _destination(rule: StageRule, name: str) -> tuple[Destination, str]:
@@ -122,7 +138,7 @@ def _destination(rule: StageRule, name: str) -> tuple[Destination, str]:
         return "prediction", PREDICTION
     into = name.removeprefix(NEXT)
     prefix, _, key = into.partition("/")
-    if rule.over == "steps":
+    if "carry" in rule.destinations:
         return "carry", into
     if into == name or prefix == "client_state":
         return _DESTINATIONS[prefix], key

@@ -34,6 +34,7 @@ from coterie.aggregation.plan.manifest import (
     METRICS,
     Manifest,
 )
+from coterie.aggregation.plan.scope import StageScope
 from coterie.aggregation.plan.stage import Stage
 from coterie.compute.onnx.checker import GraphLimits, check_graph
 from coterie.compute.runtime.tensors import TensorInfo
@@ -97,7 +98,7 @@ def check_manifest(manifest: Manifest, limits: PlanLimits | None = None) -> None
     _check_sizes(manifest, limits or PlanLimits())
     _check_sections(manifest)
     check_private(manifest)
-    check_stages(manifest)
+    check_stages(StageScope.of(manifest))
 
 
 def _check_signature(plan: Plan, allowed: Collection[str]) -> None:
@@ -124,13 +125,25 @@ def _check_files(plan: Plan, limits: PlanLimits) -> None:
         if wrong:
             raise _refused("files", message.format(min(wrong)))
     for stage in plan.manifest.stages:
-        data = plan.graphs[stage.name]
-        if max(len(data), stage.size) > limits.graph.graph_bytes:
-            raise _refused("size", f"The graph of {stage.name!r} exceeds {limits.graph.graph_bytes} bytes.")
-        if len(data) != stage.size or stage.sha256 != sha256_hex(data):
-            raise _refused(
-                "digest", f"The graph of {stage.name!r} is not the file that the manifest names ({stage.sha256[:16]}…)."
-            )
+        _check_file(stage, plan.graphs[stage.name], limits.graph)
+
+
+def check_stage_file(stage: Stage, data: bytes, limits: GraphLimits) -> None:
+    """Return only if these bytes are the graph that the stage names, inside the portable subset and the limits.
+
+    Raises errors.PlanRefused.
+    """
+    _check_file(stage, data, limits)
+    _check_graph(stage, data, limits)
+
+
+def _check_file(stage: Stage, data: bytes, limits: GraphLimits) -> None:
+    if max(len(data), stage.size) > limits.graph_bytes:
+        raise _refused("size", f"The graph of {stage.name!r} exceeds {limits.graph_bytes} bytes.")
+    if len(data) != stage.size or stage.sha256 != sha256_hex(data):
+        raise _refused(
+            "digest", f"The graph of {stage.name!r} is not the file that the manifest names ({stage.sha256[:16]}…)."
+        )
 
 
 def _check_sizes(manifest: Manifest, limits: PlanLimits) -> None:

@@ -5,7 +5,7 @@ Everything here is read from `SHAPES` and the three tables below; no stage is kn
 
 from collections.abc import Callable, Collection, Mapping
 
-from coterie.aggregation.plan.manifest import Manifest
+from coterie.aggregation.plan.scope import StageScope
 from coterie.aggregation.plan.shapes import SHAPES, StageRule
 from coterie.aggregation.plan.stage import (
     PREDICTION,
@@ -40,55 +40,54 @@ SOURCE_ROLES: Mapping[Source, frozenset[Role]] = {
     "state": frozenset({"shared", "buffer", "optimizer", "round_input", "client_state", "metric"}),
     "zeros": frozenset({"metric", "optimizer"}),
     "counter": frozenset({"counter"}),
+    "message": frozenset({"message"}),
 }
 
 
-def check_stages(manifest: Manifest) -> None:
-    """Raise errors.PlanRefused (``plan_stages``, ``plan_wiring``) unless the stages are those of the plan's shape, each
-    input can be filled and each output put where the manifest says, and every task yields what it must.
+def check_stages(scope: StageScope) -> None:
+    """Raise errors.PlanRefused (``plan_stages``, ``plan_wiring``) unless the stages are those of the shape, each input
+    can be filled and each output put where the manifest says, and every task yields what it must.
     """
-    rules = SHAPES[manifest.shape]
-    _check_presence(manifest, rules)
+    rules = SHAPES[scope.shape]
+    _check_presence(scope, rules)
     for rule in rules:
-        stage = manifest.find(rule.name)
+        stage = scope.find(rule.name)
         if stage is not None:
-            _check_frame(manifest, rule, stage)
-            _check_inputs(manifest, rule, stage)
-            _check_outputs(manifest, rule, stage)
-    _check_kinds(manifest)
+            _check_frame(scope, rule, stage)
+            _check_inputs(scope, rule, stage)
+            _check_outputs(scope, rule, stage)
+    _check_kinds(scope)
     for task in TASKS:
-        _check_flow(manifest, task)
+        _check_flow(scope, task)
 
 
-def _check_presence(manifest: Manifest, rules: tuple[StageRule, ...]) -> None:
-    found = [stage.name for stage in manifest.stages]
+def _check_presence(scope: StageScope, rules: tuple[StageRule, ...]) -> None:
+    found = [stage.name for stage in scope.stages]
     unknown = sorted(set(found) - {rule.name for rule in rules})
     if unknown:
-        raise _shape_refusal(f"A plan of the shape {manifest.shape!r} has no stage {unknown[0]!r}.")
+        raise _shape_refusal(f"A plan of the shape {scope.shape!r} has no stage {unknown[0]!r}.")
     missing = [rule.name for rule in rules if rule.needed == "always" and rule.name not in found]
     if missing:
-        raise _shape_refusal(f"A plan of the shape {manifest.shape!r} needs the stage {missing[0]!r}.")
+        raise _shape_refusal(f"A plan of the shape {scope.shape!r} needs the stage {missing[0]!r}.")
     if found != [rule.name for rule in rules if rule.name in found]:
         order = ", ".join(rule.name for rule in rules)
-        raise _shape_refusal(f"The stages of the shape {manifest.shape!r} must appear once each, in the order {order}.")
+        raise _shape_refusal(f"The stages of the shape {scope.shape!r} must appear once each, in the order {order}.")
 
 
-def _check_frame(manifest: Manifest, rule: StageRule, stage: Stage) -> None:
+def _check_frame(scope: StageScope, rule: StageRule, stage: Stage) -> None:
     name = stage.name
     if (stage.over, stage.tasks) != (rule.over, rule.tasks):
         raise _shape_refusal(
             f"Stage {name!r} runs over {stage.over!r} in {', '.join(stage.tasks) or 'no task'}; in the shape "
-            f"{manifest.shape!r} it runs over {rule.over!r} in {', '.join(rule.tasks)}."
+            f"{scope.shape!r} it runs over {rule.over!r} in {', '.join(rule.tasks)}."
         )
     if (stage.over == "once") != (stage.batch == 0):
         raise _shape_refusal(f"Stage {name!r} runs over {stage.over!r}, which cannot take {stage.batch} rows in a run.")
-    if stage.over == "steps" and stage.batch != manifest.training.batch_size:
-        raise _shape_refusal(
-            f"Stage {name!r} takes {stage.batch} rows in a step, but batches hold {manifest.training.batch_size}."
-        )
+    if stage.over == "steps" and stage.batch != scope.batch_size:
+        raise _shape_refusal(f"Stage {name!r} takes {stage.batch} rows in a step, but batches hold {scope.batch_size}.")
 
 
-def _check_inputs(manifest: Manifest, rule: StageRule, stage: Stage) -> None:
+def _check_inputs(scope: StageScope, rule: StageRule, stage: Stage) -> None:
     name = stage.name
     _check_names(name, [tensor.name for tensor in stage.inputs])
     for tensor in stage.inputs:
@@ -97,7 +96,8 @@ def _check_inputs(manifest: Manifest, rule: StageRule, stage: Stage) -> None:
             raise _refused(f"{where} comes from {tensor.source!r}, which {name} does not have.")
         if tensor.role not in SOURCE_ROLES[tensor.source]:
             raise _refused(f"{where} cannot have the role {tensor.role!r} with source {tensor.source!r}.")
-        expected = _SUPPLIED[tensor.source](manifest, stage, tensor)
+        _check_partner(where, tensor.partner, is_message=tensor.source == "message")
+        expected = _SUPPLIED[tensor.source](scope, stage, tensor)
         if expected is None:
             raise _refused(f"{where}: {tensor.source} has nothing named {tensor.key!r}.")
         if (tensor.dtype, tensor.shape) != expected:
@@ -106,28 +106,32 @@ def _check_inputs(manifest: Manifest, rule: StageRule, stage: Stage) -> None:
     if absent:
         raise _refused(f"{name} must read {absent[0][1]!r} from {absent[0][0]!r}.")
     sums = sorted(tensor.key for tensor in stage.inputs if tensor.role == "metric")
-    if rule.sums_metrics and sums != sorted(manifest.metrics):
-        raise _refused(f"The metric sums of {name} are not the manifest's metrics.")
+    if rule.sums_metrics and sums != sorted(scope.metrics):
+        raise _refused(f"The metric sums of {name} are not the plan's metrics.")
 
 
-def _check_outputs(manifest: Manifest, rule: StageRule, stage: Stage) -> None:
+def _check_outputs(scope: StageScope, rule: StageRule, stage: Stage) -> None:
     name = stage.name
     _check_names(name, [tensor.name for tensor in stage.outputs])
     taken: set[tuple[Destination, str]] = set()
+    sent: set[tuple[str | None, str]] = set()
     for tensor in stage.outputs:
         where = f"Output {tensor.name!r} of {name}"
         if tensor.destination not in rule.destinations:
             raise _refused(f"{where} goes to {tensor.destination!r}, which {name} does not have.")
-        if (tensor.destination, tensor.key) in taken:
+        _check_partner(where, tensor.partner, is_message=tensor.destination == "message")
+        before = (tensor.partner, tensor.key) in sent if tensor.partner else (tensor.destination, tensor.key) in taken
+        if before:
             raise _refused(f"{where} goes to {tensor.destination} {tensor.key!r}, as another output does.")
         taken.add((tensor.destination, tensor.key))
-        expected = _TAKEN[tensor.destination](manifest, stage, tensor)
+        sent.add((tensor.partner, tensor.key))
+        expected = _TAKEN[tensor.destination](scope, stage, tensor)
         if expected is None:
             raise _refused(f"{where}: {tensor.destination} takes nothing named {tensor.key!r}.")
         if (tensor.dtype, tensor.shape) != expected:
             raise _refused(f"{where} is {_text(tensor)}, but {tensor.destination} {tensor.key!r} is {_type(expected)}.")
     for destination in sorted(rule.fills):
-        unfilled = [key for key in _WHOLE[destination](manifest) if (destination, key) not in taken]
+        unfilled = [key for key in _WHOLE[destination](scope) if (destination, key) not in taken]
         if unfilled:
             raise _refused(f"{name} yields no {destination} {unfilled[0]!r}.")
     unmoved = [t.name for t in stage.from_source("zeros") if ("carry", t.name) not in taken]
@@ -135,13 +139,18 @@ def _check_outputs(manifest: Manifest, rule: StageRule, stage: Stage) -> None:
         raise _refused(f"Input {unmoved[0]!r} of {name} starts as zeros but is never given a new value.")
 
 
-def _check_flow(manifest: Manifest, task: TaskName) -> None:
+def _check_partner(where: str, partner: str | None, *, is_message: bool) -> None:
+    if is_message != (partner is not None):
+        raise _refused(f"{where} names a partner if it is a message, and only then.")
+
+
+def _check_flow(scope: StageScope, task: TaskName) -> None:
     """What a stage takes from earlier stages is there and fits, and what it leaves for later ones is taken."""
     state: dict[str, Type] = {}
     probed: dict[str, Type] = {}
     roles: dict[str, Role] = {}
     untaken: dict[str, str] = {}
-    for stage in manifest.stages_of(task):
+    for stage in (stage for stage in scope.stages if task in stage.tasks):
         for tensor in stage.inputs:
             if tensor.source in ("state", "zeros") and roles.setdefault(tensor.name, tensor.role) != tensor.role:
                 before = roles[tensor.name]
@@ -169,15 +178,16 @@ def _check_flow(manifest: Manifest, task: TaskName) -> None:
         raise _refused(f"{name} leaves the state {key!r}, which no later stage takes.")
 
 
-def _check_kinds(manifest: Manifest) -> None:
+def _check_kinds(scope: StageScope) -> None:
     """A tensor of the layout is a weight or a buffer, in all stages alike: the server treats the two differently."""
     kinds: dict[str, Role] = {}
-    for stage in manifest.stages:
+    for stage in scope.stages:
         for tensor in stage.inputs:
             if tensor.role in ("shared", "buffer") and kinds.setdefault(tensor.key, tensor.role) != tensor.role:
                 raise _refused(f"Tensor {tensor.key!r} is both a weight and a buffer (in {stage.name}).")
     # Weights may be trained under names that no version has, as when a version holds several models.
-    unknown = sorted(key for key, role in kinds.items() if role == "buffer" and key not in manifest.layout.names)
+    known = () if scope.layout is None else scope.layout.names
+    unknown = sorted(key for key, role in kinds.items() if role == "buffer" and key not in known)
     if unknown:
         raise _refused(f"Tensor {unknown[0]!r} is a buffer, but not in the layout.")
 
@@ -198,22 +208,28 @@ def _type_of_tensor(tensors: Collection[Tensor], key: str) -> Type | None:
     return next((("float32", tensor.shape) for tensor in tensors if tensor.name == key), None)
 
 
-def _type_of_column(manifest: Manifest, stage: Stage, tensor: StageInput) -> Type | None:
+def _type_of_column(scope: StageScope, stage: Stage, tensor: StageInput) -> Type | None:
     if tensor.key == SAMPLE_WEIGHT:
         return "float32", (stage.batch,)
-    if tensor.key == manifest.schema.label.name:
-        return manifest.schema.label.dtype, (stage.batch,)
-    feature = next((f for f in manifest.schema.features if f.name == tensor.key), None)
+    if tensor.key == scope.schema.label.name:
+        return scope.schema.label.dtype, (stage.batch,)
+    feature = next((f for f in scope.schema.features if f.name == tensor.key), None)
     return None if feature is None else (feature.dtype, (stage.batch, *feature.shape))
 
 
-def _type_of_noise(manifest: Manifest, stage: Stage, tensor: StageInput) -> Type | None:
+def _type_of_noise(scope: StageScope, stage: Stage, tensor: StageInput) -> Type | None:
     """Whole numbers, one for each of a weight that the step moves."""
     moved = (t for t in stage.inputs if t.role == "shared" and t.key == tensor.key)
     return next((("int32", t.shape) for t in moved), None)
 
 
-def _as_stated(manifest: Manifest, stage: Stage, tensor: StageInput | StageOutput) -> Type | None:
+def _type_of_message(scope: StageScope, stage: Stage, tensor: StageInput | StageOutput) -> Type | None:
+    """A row of numbers for each row of the batch; whether both roles say the same is checked between the parts."""
+    fits = tensor.partner in scope.partners and tensor.dtype == "float32" and tensor.shape[:1] == (stage.batch,)
+    return (tensor.dtype, tensor.shape) if fits else None
+
+
+def _as_stated(scope: StageScope, stage: Stage, tensor: StageInput | StageOutput) -> Type | None:
     return tensor.dtype, tensor.shape
 
 
@@ -221,49 +237,46 @@ def _type_of_scalar(known: Collection[str], key: str) -> Type | None:
     return ("float32", (1,)) if key in known else None
 
 
-def _type_of_carry(manifest: Manifest, stage: Stage, tensor: StageOutput) -> Type | None:
+def _type_of_carry(scope: StageScope, stage: Stage, tensor: StageOutput) -> Type | None:
     into = (t for t in stage.inputs if t.name == tensor.key and t.source in ("state", "zeros"))
     return next(((t.dtype, t.shape) for t in into), None)
 
 
-def _section(manifest: Manifest, stage: Stage, tensor: StageOutput) -> Type | None:
-    lengths = {spec.name: spec.length for spec in manifest.sections}
-    return ("float32", (lengths[tensor.key],)) if tensor.key in lengths else None
+def _section(scope: StageScope, stage: Stage, tensor: StageOutput) -> Type | None:
+    return ("float32", (scope.lengths[tensor.key],)) if tensor.key in scope.lengths else None
 
 
-_SUPPLIED: Mapping[Source, Callable[[Manifest, Stage, StageInput], Type | None]] = {
-    "model": lambda manifest, stage, tensor: _in_layout(manifest.layout, tensor.key),
-    "frozen": lambda manifest, stage, tensor: _in_layout(
-        manifest.frozen.layout if manifest.frozen else None, tensor.key
-    ),
-    "client_state": lambda manifest, stage, tensor: _type_of_tensor(manifest.client_state, tensor.key),
-    "probe": lambda manifest, stage, tensor: ("float32", (1,)),
-    "hyper": lambda manifest, stage, tensor: _type_of_scalar(manifest.hyper.keys(), tensor.key),
-    "active": lambda manifest, stage, tensor: ("float32", (1,)),
-    "random": lambda manifest, stage, tensor: ("float32", tensor.shape),
+_SUPPLIED: Mapping[Source, Callable[[StageScope, Stage, StageInput], Type | None]] = {
+    "model": lambda scope, stage, tensor: _in_layout(scope.layout, tensor.key),
+    "frozen": lambda scope, stage, tensor: _in_layout(scope.frozen, tensor.key),
+    "client_state": lambda scope, stage, tensor: _type_of_tensor(scope.client_state, tensor.key),
+    "probe": lambda scope, stage, tensor: ("float32", (1,)),
+    "hyper": lambda scope, stage, tensor: _type_of_scalar(scope.hyper, tensor.key),
+    "active": lambda scope, stage, tensor: ("float32", (1,)),
+    "random": lambda scope, stage, tensor: ("float32", tensor.shape),
     "noise": _type_of_noise,
     "batch": _type_of_column,
     "state": _as_stated,
     "zeros": _as_stated,
-    "counter": lambda manifest, stage, tensor: _type_of_scalar(("steps", "weight"), tensor.key),
+    "counter": lambda scope, stage, tensor: _type_of_scalar(("steps", "weight"), tensor.key),
+    "message": _type_of_message,
 }
-_TAKEN: Mapping[Destination, Callable[[Manifest, Stage, StageOutput], Type | None]] = {
+_TAKEN: Mapping[Destination, Callable[[StageScope, Stage, StageOutput], Type | None]] = {
     "carry": _type_of_carry,
     "state": _as_stated,
-    "probe": lambda manifest, stage, tensor: ("float32", (1,)),
+    "probe": lambda scope, stage, tensor: ("float32", (1,)),
     "upload": _section,
-    "client_state": lambda manifest, stage, tensor: _type_of_tensor(manifest.client_state, tensor.key),
-    "metric": lambda manifest, stage, tensor: _type_of_scalar(manifest.metrics, tensor.key),
-    "prediction": lambda manifest, stage, tensor: (
-        _as_stated(manifest, stage, tensor) if tensor.key == PREDICTION else None
-    ),
+    "client_state": lambda scope, stage, tensor: _type_of_tensor(scope.client_state, tensor.key),
+    "metric": lambda scope, stage, tensor: _type_of_scalar(scope.metrics, tensor.key),
+    "prediction": lambda scope, stage, tensor: _as_stated(scope, stage, tensor) if tensor.key == PREDICTION else None,
+    "message": _type_of_message,
 }
 # All keys of a destination that a stage may have to fill whole.
-_WHOLE: Mapping[Destination, Callable[[Manifest], Collection[str]]] = {
-    "upload": lambda manifest: [spec.name for spec in manifest.sections],
-    "client_state": lambda manifest: [tensor.name for tensor in manifest.client_state],
-    "metric": lambda manifest: manifest.metrics,
-    "prediction": lambda manifest: (PREDICTION,),
+_WHOLE: Mapping[Destination, Callable[[StageScope], Collection[str]]] = {
+    "upload": lambda scope: tuple(scope.lengths),
+    "client_state": lambda scope: [tensor.name for tensor in scope.client_state],
+    "metric": lambda scope: scope.metrics,
+    "prediction": lambda scope: (PREDICTION,),
 }
 
 

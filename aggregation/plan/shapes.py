@@ -3,6 +3,9 @@
 A shape is a row of `SHAPES`, and a stage a row of its shape; whoever checks or runs a plan reads the rows and knows no
 stage by name. Stages run in the order of the rows. State and sums of a probe come from stages that run before in the
 same task.
+
+A plan of a session has a part for each role, and each part a shape. Its stages over rows take turns at each batch,
+since the messages of the roles are about the same rows.
 """
 
 from collections.abc import Mapping
@@ -12,6 +15,8 @@ from typing import Literal
 from coterie.aggregation.plan.stage import SAMPLE_WEIGHT, Destination, Over, Source, TaskName
 
 ShapeName = Literal["horizontal", "external"]
+PartShape = Literal["split_features", "split_labels"]
+"""The shape of one role's part in a plan of a session."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +44,7 @@ class StageRule:
 _WEIGHED: frozenset[tuple[Source, str]] = frozenset({("batch", SAMPLE_WEIGHT)})
 _STEPPED: frozenset[tuple[Source, str]] = frozenset({("batch", SAMPLE_WEIGHT), ("active", "active")})
 
-SHAPES: Mapping[ShapeName, tuple[StageRule, ...]] = {
+SHAPES: Mapping[ShapeName | PartShape, tuple[StageRule, ...]] = {
     # Many clients, each with rows of its own, that train one model: every client runs every stage by itself.
     "horizontal": (
         StageRule(
@@ -108,4 +113,75 @@ SHAPES: Mapping[ShapeName, tuple[StageRule, ...]] = {
     ),
     # The same, whose clients train with code of their own: there is nothing to run.
     "external": (),
+    # A split network (Gupta and Raskar, arXiv:1810.06060). This role has features of the rows: it sends what its part
+    # of the network makes of a batch, and moves its part by the gradient that comes back. Its part is client state.
+    "split_features": (
+        StageRule(
+            name="begin",
+            tasks=("train",),
+            over="once",
+            sources=frozenset({"random"}),
+            destinations=frozenset({"client_state"}),
+            fills=frozenset({"client_state"}),
+        ),
+        StageRule(
+            name="embed",
+            tasks=("train",),
+            over="steps",
+            sources=frozenset({"client_state", "batch"}),
+            destinations=frozenset({"message"}),
+        ),
+        StageRule(
+            name="descend",
+            tasks=("train",),
+            over="steps",
+            sources=frozenset({"client_state", "batch", "hyper", "message"}),
+            destinations=frozenset({"client_state"}),
+            fills=frozenset({"client_state"}),
+        ),
+        StageRule(
+            name="represent",
+            tasks=("evaluate", "predict"),
+            over="pass",
+            sources=frozenset({"client_state", "batch"}),
+            destinations=frozenset({"message"}),
+        ),
+    ),
+    # This role has the labels, and may have features too: it ends what the others begin, and sends gradients.
+    "split_labels": (
+        StageRule(
+            name="begin",
+            tasks=("train",),
+            over="once",
+            sources=frozenset({"random"}),
+            destinations=frozenset({"client_state"}),
+            fills=frozenset({"client_state"}),
+        ),
+        StageRule(
+            name="fit",
+            tasks=("train",),
+            over="steps",
+            sources=frozenset({"client_state", "batch", "hyper", "message"}),
+            destinations=frozenset({"client_state", "message", "metric"}),
+            fills=frozenset({"client_state", "metric"}),
+            reads=_WEIGHED,
+        ),
+        StageRule(
+            name="eval",
+            tasks=("evaluate",),
+            over="pass",
+            sources=frozenset({"client_state", "batch", "message"}),
+            destinations=frozenset({"metric"}),
+            fills=frozenset({"metric"}),
+            reads=_WEIGHED,
+        ),
+        StageRule(
+            name="infer",
+            tasks=("predict",),
+            over="pass",
+            sources=frozenset({"client_state", "batch", "message"}),
+            destinations=frozenset({"prediction"}),
+            fills=frozenset({"prediction"}),
+        ),
+    ),
 }

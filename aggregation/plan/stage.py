@@ -7,6 +7,7 @@ from typing import Annotated, Literal, TypeAlias, get_args
 from pydantic import Field
 
 from coterie.aggregation.plan.reading import Listed, Text
+from coterie.protocol.conversion import UnlessNone
 from coterie.protocol.wire import Sha256
 
 TaskName = Literal["train", "evaluate", "predict"]
@@ -16,7 +17,7 @@ Over = Literal["once", "pass", "steps"]
 
 Role = Literal[
     "shared", "frozen", "buffer", "optimizer", "client_state", "round_input", "hyper", "random", "batch", "metric",
-    "counter", "probe",
+    "counter", "probe", "message",
 ]  # fmt: skip
 
 Source = Literal[
@@ -32,9 +33,10 @@ Source = Literal[
     "state",
     "zeros",
     "counter",
+    "message",
 ]
 
-Destination = Literal["carry", "state", "probe", "upload", "client_state", "metric", "prediction"]
+Destination = Literal["carry", "state", "probe", "upload", "client_state", "metric", "prediction", "message"]
 
 SAMPLE_WEIGHT = "sample_weight"
 PREDICTION = "output"
@@ -66,7 +68,10 @@ class StageInput:
     state         what an earlier stage of the task left under this input's name; ``key`` says which tensor it is of
     zeros         zeros at the first step; then what is carried
     counter       ``[1]``: how many steps were run (``steps``), how many examples count (``weight``)
+    message       tensor ``key`` of what the partner sent for this batch
     ============  ====================================================================================================
+
+    partner: of a message, the role of the session that sends it.
     """
 
     name: Text
@@ -75,6 +80,7 @@ class StageInput:
     shape: _Shape
     source: Source
     key: Text
+    partner: Annotated[Text | None, UnlessNone] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +95,10 @@ class StageOutput:
     client_state  tensor ``key`` of this device's client state: pending until the round counts the update
     metric        ``[1]``: added up over the batches in float64, as the metric sum ``key``
     prediction    what the model says of the rows of a batch
+    message       tensor ``key`` of what the partner gets for this batch
     ============  ====================================================================================================
+
+    partner: of a message, the role of the session that gets it.
     """
 
     name: Text
@@ -97,6 +106,7 @@ class StageOutput:
     shape: _Shape
     destination: Destination
     key: Text
+    partner: Annotated[Text | None, UnlessNone] = None
 
 
 @dataclass(frozen=True, kw_only=True)

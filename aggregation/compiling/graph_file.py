@@ -1,0 +1,30 @@
+"""A traced graph as the file of a plan."""
+
+from dataclasses import replace
+
+from coterie import errors
+from coterie.compute.ir import Graph
+from coterie.compute.onnx.checker import check_graph
+from coterie.compute.onnx.writer import to_onnx
+
+
+def graph_bytes(name: str, graph: Graph) -> bytes:
+    """The graph as ONNX, without the lines of the researcher's files: a plan is sent to devices and must not carry
+    them.
+    """
+    bare = Graph(graph.inputs, tuple(replace(node, source="") for node in graph.nodes), graph.outputs)
+    return to_onnx(bare, name=name)
+
+
+def write_graph(name: str, graph: Graph) -> bytes:
+    """The graph as ONNX. Raises errors.ExperimentError (``not_portable``) for one that devices refuse."""
+    data = graph_bytes(name, graph)
+    try:
+        check_graph(data)
+    except errors.GraphRefused as error:
+        raise errors.ExperimentError(
+            f"The {name} graph is outside the portable subset: {error.message}",
+            hint="Replace that operation, or make the model smaller.",
+            code="not_portable",
+        ) from error
+    return data

@@ -1,0 +1,146 @@
+"""The manifest of a plan of a session: what each role runs, on which rows, and which messages pass between them.
+
+Every role gets all of it: so each can check that its partners read what it sends, and see what they are told.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Annotated, Final, Literal
+
+from pydantic import Field
+
+from coterie import errors
+from coterie.aggregation.plan.manifest import MANIFEST_BYTES, MOST_EPOCHS
+from coterie.aggregation.plan.reading import Listed, Numbers, Text, Texts, read, refused
+from coterie.aggregation.plan.shapes import PartShape
+from coterie.aggregation.plan.stage import MOST_ROWS, Stage, TaskName
+from coterie.protocol.canonical import LARGEST_INTEGER, canonical_json, parse_json, sha256_hex
+from coterie.protocol.conversion import to_json
+from coterie.protocol.layout import Tensor
+from coterie.protocol.schema import DataSchema
+
+FORMAT: Final = "coterie-session-plan-1"
+MOST_ROLES = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class SessionTraining:
+    """How all roles go through the rows that they have in common: batches of ``batch_size`` (the last one padded),
+    ``epochs`` times, in an order that is new for each epoch and depends on ``seed`` and the number of rows alone.
+    """
+
+    batch_size: Annotated[int, Field(ge=1, le=MOST_ROWS)]
+    epochs: Annotated[int, Field(ge=1, le=MOST_EPOCHS)] = 1
+    seed: Annotated[int, Field(ge=0, le=LARGEST_INTEGER)] = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class RolePart:
+    """What one role does.
+
+    schema: of its own columns; one without labels has a constant one.
+    client_state: its part of the model and of the optimizer's state, which never leaves it.
+    stages: in the order in which they run.
+    """
+
+    role: Text
+    shape: PartShape
+    schema: DataSchema
+    client_state: Listed[Tensor]
+    stages: Listed[Stage]
+
+    def find(self, name: str) -> Stage | None:
+        """The stage of this name, if there is one."""
+        return next((stage for stage in self.stages if stage.name == name), None)
+
+    def stages_of(self, task: TaskName) -> tuple[Stage, ...]:
+        """The stages of a task, in the order in which they run."""
+        return tuple(stage for stage in self.stages if task in stage.tasks)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Disclosure:
+    """Numbers that one role tells another about every row.
+
+    task: in which it is sent.
+    numbers: how many there are for each row, each time that the row comes up.
+    """
+
+    sender: str
+    recipient: str
+    task: TaskName
+    key: str
+    numbers: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class SessionManifest:
+    """What a plan of a session is. ``from_bytes`` accepts canonical bytes only, so a plan has one id.
+
+    parts: one for each role.
+    metrics: names of the sums, ``examples`` first.
+    hyper: the hyper-parameters of the steps.
+    """
+
+    format: Literal["coterie-session-plan-1"] = field(default=FORMAT, repr=False)
+    name: Text
+    parts: Annotated[tuple[RolePart, ...], Field(min_length=2, max_length=MOST_ROLES)]
+    metrics: Texts
+    hyper: Numbers
+    training: SessionTraining
+
+    @cached_property
+    def data(self) -> bytes:
+        """The canonical bytes."""
+        return canonical_json(to_json(self))
+
+    @cached_property
+    def id(self) -> str:
+        """The plan's id: SHA-256 (hex) of the canonical bytes."""
+        return sha256_hex(self.data)
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """The roles, in the order of the parts."""
+        return tuple(part.role for part in self.parts)
+
+    def part(self, role: str) -> RolePart:
+        """The part of a role. Raises errors.PlanRefused (``role_unknown``)."""
+        found = next((part for part in self.parts if part.role == role), None)
+        if found is None:
+            raise errors.PlanRefused(
+                f"Plan {self.name!r} has no part for the role {role!r}; it has {', '.join(self.roles)}.",
+                hint="Make the session with the roles of the plan, or the plan with those of the session.",
+                code="role_unknown",
+            )
+        return found
+
+    def disclosures(self) -> Iterator[Disclosure]:
+        """All that roles tell one another of their rows, beside how many there are."""
+        for part in self.parts:
+            for stage in part.stages:
+                for tensor in stage.to_destination("message"):
+                    numbers = 1
+                    for size in tensor.shape[1:]:
+                        numbers *= size
+                    for task in stage.tasks:
+                        yield Disclosure(
+                            sender=part.role,
+                            recipient=tensor.partner or "",
+                            task=task,
+                            key=tensor.key,
+                            numbers=numbers,
+                        )
+
+    @staticmethod
+    def from_bytes(data: bytes) -> "SessionManifest":
+        """Read canonical bytes. Raises errors.PlanRefused (``plan_manifest``), also for JSON that is not canonical."""
+        try:
+            value = parse_json(data, limit=MANIFEST_BYTES)
+        except errors.InputError as error:
+            raise refused(f"The manifest is unreadable: {error.message}") from error
+        manifest = read(SessionManifest, value)
+        if manifest.data != data:
+            raise refused("The manifest is not canonical JSON, so its digest is not that of its meaning.")
+        return manifest
