@@ -1,7 +1,8 @@
 """How a stage is run: fill the inputs by their sources, run, put the outputs by their destinations.
 
-Devices, simulations, the coordinator's evaluation and the export of models all go this one way. What changes from step
-to step of a training (batches, random numbers, noise) and the loop of steps itself are the trainer's.
+Devices, simulations, the coordinator's evaluation, the export of models and the roles of a session all go this one way.
+What changes from step to step of a training (batches, random numbers, noise, messages) and the loop of steps itself are
+the trainer's.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,7 +21,7 @@ from coterie.errors import InputError, InternalError
 Array = npt.NDArray[Any]
 Arrays = Mapping[str, Array]
 
-FED: frozenset[Source] = frozenset(("batch", "random", "noise"))
+FED: frozenset[Source] = frozenset(("batch", "random", "noise", "message"))
 """Sources that give something new at each step."""
 
 
@@ -88,14 +89,26 @@ def run(
     return supply.after(_RUN[stage.over](stage, executable, supply, rows, on_batch))
 
 
+def run_batch(stage: Stage, executable: Executable, supply: Supply, feeds: Arrays) -> Mapping[Destination, Arrays]:
+    """What a stage puts for one batch, by destination and key.
+
+    feeds: the inputs that change with each batch, by their names.
+    Raises InputError as `filled` does.
+    """
+    return _put(stage, executable.run({**filled(stage, supply), **feeds}))
+
+
+def _put(stage: Stage, outputs: Arrays) -> Mapping[Destination, Arrays]:
+    put: dict[Destination, dict[str, Array]] = {}
+    for tensor in stage.outputs:
+        put.setdefault(tensor.destination, {})[tensor.address] = outputs[tensor.name]
+    return put
+
+
 def _run_once(
     stage: Stage, executable: Executable, supply: Supply, rows: Arrays, on_batch: Callable[[], None]
 ) -> Mapping[Destination, Arrays]:
-    outputs = executable.run(filled(stage, supply))
-    put: dict[Destination, dict[str, Array]] = {}
-    for tensor in stage.outputs:
-        put.setdefault(tensor.destination, {})[tensor.key] = outputs[tensor.name]
-    return put
+    return _put(stage, executable.run(filled(stage, supply)))
 
 
 def _run_pass(

@@ -114,17 +114,14 @@ def _check_outputs(scope: StageScope, rule: StageRule, stage: Stage) -> None:
     name = stage.name
     _check_names(name, [tensor.name for tensor in stage.outputs])
     taken: set[tuple[Destination, str]] = set()
-    sent: set[tuple[str | None, str]] = set()
     for tensor in stage.outputs:
         where = f"Output {tensor.name!r} of {name}"
         if tensor.destination not in rule.destinations:
             raise _refused(f"{where} goes to {tensor.destination!r}, which {name} does not have.")
         _check_partner(where, tensor.partner, is_message=tensor.destination == "message")
-        before = (tensor.partner, tensor.key) in sent if tensor.partner else (tensor.destination, tensor.key) in taken
-        if before:
-            raise _refused(f"{where} goes to {tensor.destination} {tensor.key!r}, as another output does.")
-        taken.add((tensor.destination, tensor.key))
-        sent.add((tensor.partner, tensor.key))
+        if (tensor.destination, tensor.address) in taken:
+            raise _refused(f"{where} goes to {tensor.destination} {tensor.address!r}, as another output does.")
+        taken.add((tensor.destination, tensor.address))
         expected = _TAKEN[tensor.destination](scope, stage, tensor)
         if expected is None:
             raise _refused(f"{where}: {tensor.destination} takes nothing named {tensor.key!r}.")

@@ -82,6 +82,11 @@ class StageInput:
     key: Text
     partner: Annotated[Text | None, UnlessNone] = None
 
+    @property
+    def address(self) -> str:
+        """The key, after the partner's name in a message: unique among tensors of one source."""
+        return self.key if self.partner is None else f"{self.partner}/{self.key}"
+
 
 @dataclass(frozen=True, kw_only=True)
 class StageOutput:
@@ -107,6 +112,11 @@ class StageOutput:
     destination: Destination
     key: Text
     partner: Annotated[Text | None, UnlessNone] = None
+
+    @property
+    def address(self) -> str:
+        """The key, after the partner's name in a message: unique among tensors of one destination."""
+        return self.key if self.partner is None else f"{self.partner}/{self.key}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -133,6 +133,11 @@ def _numbers(split: SplitNetwork) -> tuple[_Rule, ...]:
     return (
         (lambda: len(set(roles())) == len(roles()), "two roles have one name"),
         (lambda: all(role and "/" not in role for role in roles()), "a role needs a name without a slash"),
+        (
+            lambda: split.labels.schema.label.others == "refused",
+            "a label that drops rows would put the rows of the roles out of step; leave out the rows of other classes "
+            "beforehand, in every role's data",
+        ),
         (lambda: SAMPLE_WEIGHT not in columns(), f"{SAMPLE_WEIGHT!r} is a name that coterie feeds itself"),
         (lambda: whole(split.batch_size, 1, MOST_ROWS), f"batch_size must be in 1..{MOST_ROWS}"),
         (lambda: whole(split.evaluation_batch, 1, MOST_ROWS), f"evaluation_batch must be in 1..{MOST_ROWS}"),

@@ -1,0 +1,67 @@
+"""The plan of a session, from the role that made it to the others: first the manifest, then each graph, each a message
+of its own.
+
+A plan needs no signature: messages are sealed between parties that have pinned each other's keys.
+"""
+
+from pathlib import Path
+from typing import Final
+
+from coterie.aggregation.plan.check import PlanLimits
+from coterie.aggregation.plan.check_session import SessionPlan, check_session_plan, file_names
+from coterie.aggregation.plan.session_manifest import SessionManifest
+from coterie.client_sdk.party.message_log import MessageLog
+from coterie.client_sdk.party.party import Session
+from coterie.errors import PlanRefused
+
+STAGE: Final = "plan"
+"""The stage of a session in which plans are sent."""
+
+
+def send_plan(session: Session, plan: SessionPlan) -> None:
+    """Send a plan to all partners. Once in a session; what an earlier process has sent is not sent again.
+
+    Raises errors.PlanRefused for one that partners would refuse or whose roles are not the session's, InputError
+    (``stage_unknown``) in a session without a stage ``plan``, Conflict (``message_differs``) where another plan was
+    sent before, and as `Session.send` does.
+    """
+    check_session_plan(plan)
+    _check_roles(session, plan.manifest)
+    bodies = [plan.manifest.data, *(plan.graphs[name] for name in file_names(plan.manifest))]
+    for role in session.membership.terms.roles:
+        if role.name != session.membership.role:
+            for number, body in enumerate(bodies):
+                session.send(STAGE, role.name, body, sequence=number)
+
+
+def receive_plan(session: Session, sender: str, folder: Path, *, patience_s: float | None = None) -> SessionPlan:
+    """The plan that a role has sent, checked. Look at `SessionManifest.disclosures` before you run it.
+
+    sender: the role.
+    folder: where it is kept; with the same folder a later process has it again.
+    patience_s: how long to wait for each message; for as long as it takes when not given.
+    Raises errors.PlanRefused, and as `Session.receive` does.
+    """
+    limits = PlanLimits()
+    log = MessageLog(session, STAGE, folder)
+    data = log.receive(sender, limit=limits.manifest_bytes, patience_s=patience_s)
+    manifest = SessionManifest.from_bytes(data)
+    graphs = {
+        name: log.receive(sender, limit=limits.graph.graph_bytes, patience_s=patience_s)
+        for name in file_names(manifest)
+    }
+    plan = SessionPlan(manifest, graphs)
+    check_session_plan(plan, limits)
+    _check_roles(session, manifest)
+    return plan
+
+
+def _check_roles(session: Session, manifest: SessionManifest) -> None:
+    named = {role.name for role in session.membership.terms.roles}
+    if named != set(manifest.roles):
+        raise PlanRefused(
+            f"Plan {manifest.name!r} is for the roles {', '.join(sorted(manifest.roles))}; session "
+            f"{session.membership.name} has {', '.join(sorted(named))}.",
+            hint="Make the session with the roles of the plan, or the plan with those of the session.",
+            code="role_unknown",
+        )

@@ -1,0 +1,270 @@
+"""A split network trains as the same network in one place does, and its plan is refused where roles do not fit."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from split_kit import ROWS, Central, InOnePlace, batches, network, rows
+
+from coterie import errors
+from coterie.aggregation.plan.check_session import SessionPlan, check_session_manifest, check_session_plan
+from coterie.aggregation.plan.session_manifest import Disclosure, RolePart, SessionManifest
+from coterie.aggregation.vertical.compile import compile_split
+from coterie.aggregation.vertical.split import FeatureRole, LabelRole
+from coterie.compute import nn, optim
+from coterie.protocol.canonical import canonical_json
+from coterie.protocol.conversion import to_json
+from coterie.protocol.schema import DataSchema, Feature, Label
+
+
+@pytest.mark.parametrize(
+    "optimizer", [optim.sgd(0.3), optim.adam(0.05), optim.sgd(0.1, momentum=0.9)], ids=lambda o: o.name
+)
+def test_a_split_network_takes_the_steps_of_the_whole_one(optimizer: Any) -> None:
+    split = network(optimizer=optimizer)
+    here, given = InOnePlace(compile_split(split)), rows()
+    here.begin()
+    central = Central(split, here.state)
+    for batch in batches(split, given):
+        here.batch("train", batch)
+        central.step(batch)
+    for role, tensors in here.state.items():
+        for name, value in tensors.items():
+            if not name.startswith("optimizer/"):
+                np.testing.assert_allclose(value, central.weights[f"{role}/{name}"], rtol=2e-5, atol=2e-6)
+    predicted = here.batch(
+        "predict",
+        {role: {name: np.resize(a, (16, *a.shape[1:])) for name, a in g.items()} for role, g in given.items()},
+    )["prediction"]["output"]
+    np.testing.assert_allclose(predicted, central.predict(given)[:16], rtol=2e-5, atol=2e-6)
+
+
+def test_a_plan_is_its_bytes_and_holds_no_weights() -> None:
+    one, other = compile_split(network()), compile_split(network())
+    assert one.manifest.data == other.manifest.data and one.graphs == other.graphs
+    assert SessionManifest.from_bytes(one.manifest.data) == one.manifest
+    drawn = [stage for part in one.manifest.parts for stage in part.stages if stage.from_source("random")]
+    assert [stage.name for stage in drawn] == ["begin"] * 3
+    assert not any(stage.from_source("model") for part in one.manifest.parts for stage in part.stages)
+
+
+def test_a_plan_says_what_each_role_tells_the_others() -> None:
+    told = list(compile_split(network()).manifest.disclosures())
+    assert Disclosure(sender="registry", recipient="clinic", task="train", key="embedding", numbers=4) in told
+    assert Disclosure(sender="clinic", recipient="insurer", task="train", key="gradient", numbers=2) in told
+    assert {(d.sender, d.recipient) for d in told if d.task == "predict"} == {
+        ("registry", "clinic"),
+        ("insurer", "clinic"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("init", "mean", "deviation"),
+    [(nn.Uniform(0.5), 0.0, 0.5 / 3**0.5), (nn.Normal(2.0), 0.0, 2.0), (nn.Constant(0.25), 0.25, 0.0)],
+    ids=["uniform", "normal", "constant"],
+)
+def test_first_weights_have_the_distribution_of_their_layer(init: Any, mean: float, deviation: float) -> None:
+    model = Weighted(init)
+    part = FeatureRole(role="registry", features=(Feature(name="scan", shape=(100,)),), model=model)
+    labels = network().labels
+    here = InOnePlace(compile_split(network(features=(part,), labels=replace(labels, top=nn.Linear(103, 2)))))
+    here.begin()
+    weight = here.state["registry"]["model/weight"]
+    assert np.isfinite(weight).all() and abs(weight.mean() - mean) <= 4 * deviation / 100
+    np.testing.assert_allclose(weight.std(), deviation, rtol=0.05)
+
+
+class Weighted(nn.Module):
+    """One matrix of a hundred by a hundred."""
+
+    def __init__(self, init: Any) -> None:
+        self._init = init
+
+    def specs(self) -> dict[str, nn.ParameterSpec]:
+        return {"weight": nn.ParameterSpec((100, 100), self._init)}
+
+    def __call__(self, params: Any, x: Any, mode: Any = nn.EVAL) -> Any:
+        return x @ params["weight"]
+
+
+class Stacked(nn.Module):
+    """What gives a matrix for each row."""
+
+    def specs(self) -> dict[str, nn.ParameterSpec]:
+        return {"weight": nn.ParameterSpec((3,), nn.Uniform(1.0))}
+
+    def __call__(self, params: Any, x: Any, mode: Any = nn.EVAL) -> Any:
+        return x[:, None, :] * params["weight"]
+
+
+def _role(**changes: Any) -> dict[str, Any]:
+    return {"features": (replace(network().features[0], **changes), network().features[1])}
+
+
+def _labels(**changes: Any) -> dict[str, Any]:
+    return {"labels": replace(network().labels, **changes)}
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "says"),
+    [
+        (_role(model=nn.Linear(4, 4)), "model_mismatch", "role 'registry'"),
+        (_role(model=nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.5))), "model_mismatch", "random numbers"),
+        (_role(model=nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))), "model_mismatch", "running statistics"),
+        (_role(model=Stacked()), "model_mismatch", "embedding"),
+        (_role(role="clinic"), "split_invalid", "one name"),
+        (_role(role="a/b"), "split_invalid", "slash"),
+        (_labels(top=nn.Linear(4, 2)), "model_mismatch", "embeddings of all roles"),
+        (_labels(top=nn.Linear(9, 1)), "loss_mismatch", "class 1"),
+        (
+            _labels(schema=DataSchema((Feature(name="blood", shape=(2,)),), Label(
+                name="ill", classes=(0, 1), others="dropped"
+            ))),
+            "split_invalid",
+            "out of step",
+        ),
+        ({"features": ()}, "split_invalid", "1 to 15 roles"),
+        ({"features": network().labels}, "split_invalid", "tuple of FeatureRole"),
+        ({"batch_size": 0}, "split_invalid", "batch_size"),
+        ({"epochs": True}, "split_invalid", "epochs"),
+        ({"metrics": {"loss": len}}, "split_invalid", "added by coterie"),
+        ({"optimizer": "sgd"}, "split_invalid", "optim.sgd"),
+        ({"name": ""}, "split_invalid", "name"),
+    ],
+)  # fmt: skip
+def test_a_network_that_cannot_be_split_is_refused(changes: dict[str, Any], code: str, says: str) -> None:
+    with pytest.raises(errors.ExperimentError) as refused:
+        compile_split(network(**changes))
+    assert refused.value.reason == code
+    assert says in f"{refused.value.message} {refused.value.hint}"
+
+
+def _stage(part: RolePart, name: str, **changes: Any) -> RolePart:
+    stages = tuple(replace(stage, **changes) if stage.name == name else stage for stage in part.stages)
+    return replace(part, stages=stages)
+
+
+def _output(part: RolePart, name: str, **changes: Any) -> RolePart:
+    (stage,) = (stage for stage in part.stages if stage.name == name)
+    return _stage(part, name, outputs=(replace(stage.outputs[0], **changes), *stage.outputs[1:]))
+
+
+def _message_input(part: RolePart, name: str, **changes: Any) -> RolePart:
+    (stage,) = (stage for stage in part.stages if stage.name == name)
+    inputs = tuple(replace(t, **changes) if t.source == "message" else t for t in stage.inputs)
+    return _stage(part, name, inputs=inputs)
+
+
+def _waiting(part: RolePart) -> RolePart:
+    """A registry that wants the gradient before it sends the embedding."""
+    (embed,) = (stage for stage in part.stages if stage.name == "embed")
+    (descend,) = (stage for stage in part.stages if stage.name == "descend")
+    (back,) = descend.from_source("message")
+    rules = {"embed": (*embed.inputs, back)}
+    return _stage(part, "embed", inputs=rules["embed"])
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "says"),
+    [
+        (lambda clinic, registry, insurer: (clinic, registry), "plan_wiring", "insurer"),
+        (lambda clinic, registry, insurer: (clinic, registry, registry), "plan_sections", "one role"),
+        (lambda clinic, registry, insurer: (registry, insurer), "plan_sections", "must have the labels"),
+        (
+            lambda clinic, registry, insurer: (clinic, _output(registry, "embed", partner="nobody"), insurer),
+            "plan_wiring",
+            "takes nothing named",
+        ),
+        (
+            lambda clinic, registry, insurer: (clinic, _output(registry, "embed", partner=None), insurer),
+            "plan_wiring",
+            "names a partner",
+        ),
+        (
+            lambda clinic, registry, insurer: (clinic, _output(registry, "embed", partner="insurer"), insurer),
+            "plan_wiring",
+            "has not sent it",
+        ),
+        (
+            lambda clinic, registry, insurer: (clinic, _output(registry, "represent", key="other"), insurer),
+            "plan_wiring",
+            "has not sent it",
+        ),
+        (
+            lambda clinic, registry, insurer: (clinic, _output(registry, "embed", shape=(8, 3)), insurer),
+            "plan_wiring",
+            "another type",
+        ),
+        (
+            lambda clinic, registry, insurer: (clinic, _output(registry, "embed", shape=(4, 4)), insurer),
+            "plan_wiring",
+            "takes nothing named",
+        ),
+        (lambda clinic, registry, insurer: (clinic, _waiting(registry), insurer), "plan_wiring", "message"),
+        (
+            lambda clinic, registry, insurer: (clinic, _message_input(registry, "descend", key="other"), insurer),
+            "plan_wiring",
+            "has not sent it",
+        ),
+        (
+            lambda clinic, registry, insurer: (clinic, _stage(registry, "embed", over="pass"), insurer),
+            "plan_stages",
+            "runs over",
+        ),
+        (
+            lambda clinic, registry, insurer: (clinic, replace(registry, stages=registry.stages[1:]), insurer),
+            "plan_stages",
+            "needs the stage 'begin'",
+        ),
+    ],
+)
+def test_a_plan_whose_roles_do_not_fit_is_refused(change: Callable[..., Any], code: str, says: str) -> None:
+    plan = compile_split(network())
+    spoiled = replace(plan.manifest, parts=change(*plan.manifest.parts))
+    with pytest.raises(errors.PlanRefused) as refused:
+        check_session_manifest(SessionManifest.from_bytes(spoiled.data))
+    assert (refused.value.reason, says in refused.value.message) == (code, True), refused.value.message
+
+
+def test_a_plan_with_another_graph_is_refused() -> None:
+    plan = compile_split(network())
+    name = ("registry", "embed")
+    for graphs, code in (
+        ({**plan.graphs, name: plan.graphs[name] + b"x"}, "plan_digest"),
+        ({**plan.graphs, ("registry", "other"): b""}, "plan_files"),
+        ({key: data for key, data in plan.graphs.items() if key != name}, "plan_files"),
+    ):
+        with pytest.raises(errors.PlanRefused) as refused:
+            check_session_plan(SessionPlan(plan.manifest, graphs))
+        assert refused.value.reason == code
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"format": "coterie-plan-1"}, "format"),
+        ({"parts": []}, "parts"),
+        ({"training": {"batch_size": 0, "epochs": 1, "seed": 0}}, "batch_size"),
+        ({"more": 1}, "more"),
+    ],
+)
+def test_a_manifest_that_is_none_is_refused(change: dict[str, Any], says: str) -> None:
+    value = {**to_json(compile_split(network()).manifest), **change}
+    with pytest.raises(errors.PlanRefused) as refused:
+        SessionManifest.from_bytes(canonical_json(value))
+    assert refused.value.reason == "plan_manifest" and says in refused.value.message
+
+
+def test_all_columns_are_read_by_the_role_that_has_them() -> None:
+    manifest = compile_split(network()).manifest
+    assert isinstance(network().labels, LabelRole) and ROWS == 21
+    columns = {
+        part.role: {t.key for stage in part.stages for t in stage.from_source("batch")} for part in manifest.parts
+    }
+    assert columns == {
+        "clinic": {"blood", "ill", "sample_weight"},
+        "registry": {"scan"},
+        "insurer": {"costs"},
+    }

@@ -1,0 +1,315 @@
+"""Two organisations train one network over a session: what comes out, what is refused, and SIGKILL in the middle."""
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Generator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import split_role
+from sdk_kit import Coordinator, clean_environment
+
+from coterie.aggregation.plan.check_session import SessionPlan
+from coterie.aggregation.vertical.compile import compile_split
+from coterie.aggregation.vertical.split import FeatureRole, LabelRole, SplitNetwork
+from coterie.client_sdk.control.control import Control
+from coterie.client_sdk.party.learner import STAGE, Learner
+from coterie.client_sdk.party.party import Party, Session
+from coterie.client_sdk.party.pins import trust_first_use
+from coterie.client_sdk.party.plans import receive_plan, send_plan
+from coterie.compute import nn, optim
+from coterie.compute.nn import losses
+from coterie.compute.nn import metrics as nn_metrics
+from coterie.errors import CoterieError
+from coterie.protocol.schema import DataSchema, Feature, Label
+from coterie.protocol.session import PartyRole, SessionCreate
+from coterie.protocol.tensors import encode_tensors
+from tests.patience import patience
+
+SCRIPT = Path(split_role.__file__)
+DATA = os.environ.get("COTERIE_DATA")
+STAGES = ("plan", "learning")
+
+
+def tokens_of(coordinator: Coordinator, *, stages: tuple[str, ...] = STAGES) -> dict[str, str]:
+    """The tokens of a new session."""
+    asked = SessionCreate(
+        name="joint",
+        roles=(PartyRole(name="owner", party="Clinic"), PartyRole(name="feature", party="Registry")),
+        stages=stages,
+    )
+    with Control(coordinator.url, token=coordinator.token) as control:
+        return dict(control.make_session(asked).tokens)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two parties in a session, and a folder for each."""
+
+    owner: Session
+    feature: Session
+    folder: Path
+
+    def learners(self, plan: SessionPlan, **options: Any) -> tuple[Learner, Learner]:
+        """Both sides of a plan, in their folders."""
+        options = {"patience_s": patience(30)} | options
+        return (
+            Learner(self.owner, plan, self.folder / "owner-learning", **options),
+            Learner(self.feature, plan, self.folder / "feature-learning", **options),
+        )
+
+
+@contextmanager
+def paired(coordinator: Coordinator, folder: Path, **changes: Any) -> Generator[Pair]:
+    """A pair that has joined."""
+    tokens = tokens_of(coordinator, **changes)
+    with (
+        Party(folder / "owner", judge=trust_first_use) as one,
+        Party(folder / "feature", judge=trust_first_use) as other,
+    ):
+        owner, feature = one.join(coordinator.url, tokens["owner"]), other.join(coordinator.url, tokens["feature"])
+        yield Pair(owner, feature, folder)
+
+
+def both(one: Callable[[], Any], other: Callable[[], Any]) -> tuple[Any, Any]:
+    """Both at once, as two programs would. An error is a result too."""
+
+    def caught(function: Callable[[], Any]) -> Any:
+        try:
+            return function()
+        except CoterieError as error:
+            return error
+
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.submit(caught, one), pool.submit(caught, other)
+        return first.result(), second.result()
+
+
+def breast(role: str) -> dict[str, Any]:
+    """The columns of a role in the two halves of the Wisconsin breast cancer data, whose rows are in one order."""
+    if DATA is None:
+        pytest.skip("COTERIE_DATA names no folder of data.")
+    name = {"owner": "breast_hetero_guest.csv", "feature": "breast_hetero_host.csv"}[role]
+    with (Path(DATA) / name).open(newline="") as file:
+        table = sorted(csv.DictReader(file), key=lambda row: int(row["id"]))
+    columns = [name for name in table[0] if name.startswith("x")]
+    found: dict[str, Any] = {role: np.array([[float(row[c]) for c in columns] for row in table], np.float32)}
+    return found | ({"y": np.array([int(row["y"]) for row in table], np.int32)} if role == "owner" else {})
+
+
+def cancer() -> SplitNetwork:
+    """Ten columns with the label at one role, twenty at the other."""
+    return SplitNetwork(
+        name="cancer",
+        features=(
+            FeatureRole(
+                role="feature",
+                features=(Feature(name="feature", shape=(20,)),),
+                model=nn.Sequential(nn.Linear(20, 16), nn.Tanh(), nn.Linear(16, 8)),
+            ),
+        ),
+        labels=LabelRole(
+            role="owner",
+            schema=DataSchema((Feature(name="owner", shape=(10,)),), Label(name="y", classes=(0, 1))),
+            model=nn.Linear(10, 8),
+            top=nn.Sequential(nn.Tanh(), nn.Linear(16, 2)),
+        ),
+        loss=losses.softmax_cross_entropy,
+        metrics={"accuracy": nn_metrics.accuracy},
+        optimizer=optim.adam(0.01),
+        epochs=4,
+    )
+
+
+def part(rows: dict[str, Any], low: int, high: int | None = None) -> dict[str, Any]:
+    """Some of the rows."""
+    return {name: values[low:high] for name, values in rows.items()}
+
+
+def test_two_organisations_train_measure_and_predict(coordinator: Coordinator, tmp_path: Path) -> None:
+    owner, feature = breast("owner"), breast("feature")
+    with paired(coordinator, tmp_path) as pair:
+        send_plan(pair.owner, compile_split(cancer()))
+        plan = receive_plan(pair.feature, "owner", tmp_path / "plan", patience_s=patience(30))
+        assert plan.id == compile_split(cancer()).id
+        here, there = pair.learners(plan)
+        seen: list[tuple[int, float]] = []
+        trained, silent = both(
+            lambda: here.train(part(owner, 0, 450), on_epoch=lambda epoch, means: seen.append((epoch, means["loss"]))),
+            lambda: there.train(part(feature, 0, 450)),
+        )
+        assert [epoch for epoch, _ in seen] == [1, 2, 3, 4] and seen[-1][1] < seen[0][1]
+        assert [sums.examples for sums in trained] == [450.0] * 4
+        assert not any(sums.sums for sums in silent)
+        measured, nothing = both(lambda: here.evaluate(part(owner, 450)), lambda: there.evaluate(part(feature, 450)))
+        assert measured.examples == 119 and not nothing.sums
+        assert measured.means()["accuracy"] >= 0.9
+        unlabelled = {"owner": owner["owner"][450:]}
+        predicted, none = both(lambda: here.predict(unlabelled), lambda: there.predict(part(feature, 450)))
+        assert none is None and predicted.shape == (119, 2)
+        right = (predicted.argmax(axis=1) == owner["y"][450:]).mean()
+        np.testing.assert_allclose(right, measured.means()["accuracy"], atol=1e-6)
+
+        # A later program makes the same calls, and has their results at once, then goes on.
+        again, other = pair.learners(plan)
+        assert again.train(part(owner, 0, 450)) == trained
+        again.skip_done()
+        other.skip_done()
+        more, _ = both(lambda: again.train(part(owner, 0, 450)), lambda: other.train(part(feature, 0, 450)))
+        assert more[-1].means()["loss"] < trained[-1].means()["loss"]
+        with pytest.raises(CoterieError) as refused:
+            pair.learners(plan)[0].evaluate(part(owner, 450))
+        assert refused.value.reason == "session_step" and "Call 0 was train on 450 rows" in refused.value.message
+
+
+def test_what_partners_see_is_what_the_plan_says(coordinator: Coordinator, tmp_path: Path) -> None:
+    """All that is ever sent is numbered, and its size told beforehand."""
+    plan = compile_split(split_role.network())
+    with paired(coordinator, tmp_path) as pair:
+        here, there = pair.learners(plan)
+        both(lambda: here.train(split_role.rows("owner")), lambda: there.train(split_role.rows("feature")))
+        for sender, role in ((pair.owner, "feature"), (pair.feature, "owner")):
+            store = sender._client._store  # pyright: ignore[reportPrivateUsage]
+            # One about the call itself, then one a batch: seven batches in each of three epochs.
+            assert store.next_outgoing(sender.membership.session, STAGE, role) == 1 + 7 * 3
+    told = {(d.sender, d.task): d.numbers for d in plan.manifest.disclosures()}
+    assert told[("feature", "train")] == told[("owner", "train")] == 2
+
+
+@pytest.mark.parametrize("case", ["rows", "task", "untrained", "data"])
+def test_calls_that_do_not_fit_are_refused(case: str, coordinator: Coordinator, tmp_path: Path) -> None:
+    owner, feature = split_role.rows("owner"), split_role.rows("feature")
+    with paired(coordinator, tmp_path) as pair:
+        here, there = pair.learners(compile_split(split_role.network()))
+        calls: dict[str, tuple[Callable[[], Any], Callable[[], Any], str, str]] = {
+            "rows": (
+                lambda: here.train(part(owner, 0, 40)),
+                lambda: there.train(feature),
+                "session_step",
+                '"rows":40',
+            ),
+            "untrained": (lambda: here.evaluate(owner), lambda: there.predict(feature), "not_trained", "not trained"),
+            "data": (
+                lambda: here.train({"blood": owner["blood"]}),
+                lambda: there.train({"other": feature["scan"]}),
+                "data_missing",
+                "missing",
+            ),
+            "task": (lambda: here.train(owner), lambda: there.train(feature), "session_step", '"task":"evaluate"'),
+        }
+        one, other, code, says = calls[case]
+        if case == "task":
+            both(one, other)
+            one, other = lambda: here.evaluate(owner), lambda: there.train(feature)
+        found = both(one, other)
+        assert {error.reason for error in found} <= {code, "partner_silent"}
+        assert any(error.reason == code and says in error.message for error in found)
+
+
+@pytest.mark.parametrize(
+    ("message", "code", "says"),
+    [
+        (b"no tensors at all", "too_short", "tensor file"),
+        (encode_tensors({}, {"at": "elsewhere"}), "session_step", "elsewhere"),
+        ({"gradient": np.zeros((8, 3), np.float32)}, "session_values", "float32[8, 3]"),
+        ({"gradient": np.zeros((8, 2), np.int32)}, "session_values", "int32"),
+        ({"other": np.zeros((8, 2), np.float32)}, "session_values", "other"),
+        ({"gradient": np.full((8, 2), np.nan, np.float32)}, "session_values", "not finite"),
+        ({}, "session_values", "nothing"),
+        ({"gradient": np.zeros((8, 9000), np.float32)}, "message_too_large", "more than"),
+    ],
+    ids=["bytes", "place", "shape", "dtype", "key", "nan", "empty", "size"],
+)
+def test_a_partner_that_sends_something_else_is_refused(
+    message: Any, code: str, says: str, coordinator: Coordinator, tmp_path: Path
+) -> None:
+    """The role with features is real, that with labels sends what a test says."""
+    plan = compile_split(split_role.network())
+    with paired(coordinator, tmp_path) as pair:
+        _, there = pair.learners(plan)
+        said = json.dumps({"call": 0, "plan": plan.id, "rows": split_role.ROWS, "task": "train"}, separators=(",", ":"))
+        at = json.dumps({"call": 0, "step": 0, "task": "train"}, separators=(",", ":"))
+        pair.owner.send(STAGE, "feature", encode_tensors({}, {"at": said}))
+        body = message if isinstance(message, bytes) else encode_tensors(message, {"at": at})
+        pair.owner.send(STAGE, "feature", body)
+        with pytest.raises(CoterieError) as refused:
+            there.train(split_role.rows("feature"))
+        assert (refused.value.reason, says in refused.value.message) == (code, True), refused.value.message
+
+
+def test_a_training_that_diverges_says_so_and_sends_nothing_of_it(coordinator: Coordinator, tmp_path: Path) -> None:
+    owner, feature = split_role.rows("owner"), split_role.rows("feature")
+    feature["scan"] = feature["scan"] * np.float32(3e38)
+    with paired(coordinator, tmp_path) as pair:
+        here, there = pair.learners(compile_split(split_role.network()), patience_s=3)
+        silent, error = both(lambda: here.train(owner), lambda: there.train(feature))
+        assert error.reason == "diverged" and "lower the learning rate" in str(error.hint).lower()
+        assert silent.reason == "partner_silent"
+
+
+def test_a_plan_for_other_roles_or_another_folder_is_refused(coordinator: Coordinator, tmp_path: Path) -> None:
+    plan = compile_split(split_role.network())
+    with paired(coordinator, tmp_path) as pair:
+        here, _ = pair.learners(plan)
+        assert here.client_state == {}
+        both(lambda: here.train(split_role.rows("owner")), lambda: pair.learners(plan)[1].train(
+            split_role.rows("feature")
+        ))  # fmt: skip
+        with pytest.raises(CoterieError) as other:
+            pair.learners(compile_split(cancer()))
+        assert other.value.reason == "plan_changed"
+        (tmp_path / "owner-learning" / "checkpoint.safetensors").write_bytes(b"damaged")
+        with pytest.raises(CoterieError) as damaged:
+            pair.learners(plan)
+        assert damaged.value.reason == "checkpoint_damaged"
+        registry = FeatureRole(role="registry", features=(Feature(name="f", shape=(2,)),), model=nn.Linear(2, 8))
+        renamed = compile_split(replace(cancer(), features=(registry,)))
+        with pytest.raises(CoterieError) as roles:
+            send_plan(pair.owner, renamed)
+        assert roles.value.reason == "role_unknown" and "registry" in roles.value.message
+    with paired(coordinator, tmp_path / "stages", stages=("messages",)) as pair, pytest.raises(CoterieError) as stage:
+        send_plan(pair.owner, plan)
+    assert stage.value.reason == "stage_unknown"
+
+
+# Where each life of each role ends: points of its party, of which a step reaches each of the first four once.
+LIVES = {
+    "owner": ("sealed:3", "accepted:9", "worked_in:12", "acknowledged:20", "sent:25"),
+    "feature": ("opening:2", "sent:11", "worked_in:9", "sealed:21", "accepted:26"),
+}
+
+
+def test_roles_that_are_killed_end_with_the_bits_of_those_that_are_not(
+    coordinator: Coordinator, tmp_path: Path
+) -> None:
+    def run(folder: Path, tokens: dict[str, str], lives: dict[str, tuple[str, ...]]) -> tuple[Any, Any]:
+        def live(role: str) -> Any:
+            done: subprocess.CompletedProcess[str] | None = None
+            for fault in (*lives[role], ""):
+                done = subprocess.run(
+                    [sys.executable, str(SCRIPT), coordinator.url, str(folder / role), tokens[role], role],
+                    env=clean_environment(
+                        PYTHONPATH=str(SCRIPT.parents[2]), **({"COTERIE_PARTY_FAULT": fault} if fault else {})
+                    ),
+                    capture_output=True,
+                    text=True,
+                    timeout=patience(240),
+                )
+                assert done.returncode == (-signal.SIGKILL if fault else 0), (fault, done.stderr)
+            return None if done is None else json.loads(done.stdout)
+
+        return both(lambda: live("owner"), lambda: live("feature"))
+
+    calm = run(tmp_path / "calm", tokens_of(coordinator), {"owner": (), "feature": ()})
+    killed = run(tmp_path / "killed", tokens_of(coordinator), LIVES)
+    assert calm == killed
+    assert [epoch["examples"] for epoch in calm[0]["epochs"]] == [split_role.ROWS] * 3
