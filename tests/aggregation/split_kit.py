@@ -1,7 +1,7 @@
 """A split network of three roles, rows for it, and the same network in one place."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -56,7 +56,7 @@ def network(**changes: Any) -> SplitNetwork:
 def rows() -> dict[str, Arrays]:
     """Each role's rows, of which the label depends on all."""
     rng = np.random.default_rng(3)
-    found = {
+    found: dict[str, Arrays] = {
         "clinic": {"blood": rng.normal(size=(ROWS, 2)).astype(np.float32)},
         "registry": {"scan": rng.normal(size=(ROWS, 3)).astype(np.float32)},
         "insurer": {"costs": rng.normal(size=(ROWS, 1)).astype(np.float32)},
@@ -131,7 +131,7 @@ class Central:
 
     def __init__(self, split: SplitNetwork, state: Mapping[str, Arrays]) -> None:
         self._split = split
-        self.weights: Arrays = {
+        self.weights: dict[str, Any] = {
             f"{role}/{name}": value
             for role, tensors in state.items()
             for name, value in tensors.items()
@@ -139,7 +139,7 @@ class Central:
         }
         self._kept: Any = split.optimizer.init(dict(self.weights))
 
-    def _predict(self, weights: Mapping[str, Any], batch: Mapping[str, Arrays]) -> Any:
+    def _predict(self, weights: Mapping[str, Any], batch: Mapping[str, Any]) -> Any:
         split = self._split
 
         def of(prefix: str) -> dict[str, Any]:
@@ -152,18 +152,19 @@ class Central:
             embedded.append(part.model(of(f"{part.role}/model/"), batch[part.role][feature.name]))
         return labels.top(of(f"{labels.role}/top/"), xp.concat(embedded, axis=1))
 
-    def step(self, batch: Mapping[str, Arrays]) -> None:
+    def step(self, batch: Mapping[str, Any]) -> None:
         """One step on a batch."""
-        own = batch[self._split.labels.role]
+        own, loss = batch[self._split.labels.role], cast(Any, self._split.loss)
 
         def objective(weights: Mapping[str, Any]) -> Any:
-            each = self._split.loss(self._predict(weights, batch), own["ill"])
+            each = loss(self._predict(weights, batch), own["ill"])
             return xp.sum(each * own["sample_weight"]) / xp.sum(own["sample_weight"])
 
         _, gradient = value_and_grad(objective)(dict(self.weights))
-        hyper = {name: np.array([value], np.float32) for name, value in self._split.optimizer.hyper.items()}
+        hyper: Any = {name: np.array([value], np.float32) for name, value in self._split.optimizer.hyper.items()}
+        active: Any = np.ones(1, np.float32)
         moved, self._kept = self._split.optimizer.step(
-            gradient, self._kept, dict(self.weights), hyper, np.ones(1, np.float32), weight=own["sample_weight"].sum()
+            gradient, self._kept, dict(self.weights), hyper, active, weight=own["sample_weight"].sum()
         )
         self.weights = {name: np.asarray(value) for name, value in moved.items()}
 
