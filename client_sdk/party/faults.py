@@ -1,8 +1,8 @@
-"""Faults for tests: the table of every point between two durable facts of a party, and a hook that kills the process
-there.
+"""Faults for tests: tables of every point between two durable facts of a party and of a role that learns, and hooks
+that kill the process there.
 
 ``COTERIE_PARTY_FAULT="<point>:<nth>"`` sends SIGKILL to the process when it reaches the point for the nth time (counted
-from 1). It is read when a party is made.
+from 1); so does ``COTERIE_LEARNER_FAULT``. They are read when a party, or a log of messages, is made.
 """
 
 from collections.abc import Mapping
@@ -32,3 +32,17 @@ class PartyFaults(FaultHook):
         "acknowledged": "the coordinator has deleted the message",
     }
     variable = VARIABLE
+
+
+@final
+class LearnerFaults(FaultHook):
+    """The points of a role that learns."""
+
+    points: ClassVar[Mapping[str, str]] = {
+        "begun": "the first weights are kept, nothing of the call has left",
+        "message_kept": "a message is on disk, the coordinator does not know that",
+        "checkpoint_kept": "progress is kept, the messages before it are not deleted",
+        "result_kept": "the result of a call is kept, the call does not count as done",
+        "call_done": "the call counts as done, nobody has its result",
+    }
+    variable = "COTERIE_LEARNER_FAULT"

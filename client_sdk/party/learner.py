@@ -104,7 +104,7 @@ class Learner:
         rows: as a device's data are given (`coterie.client_sdk.rows.loading.load_data`).
         on_epoch: gets the number of each epoch that ends, from 1, and the means of its metrics.
         Raises DataError; Conflict (``session_step``) where a partner makes another call, or has another number of rows;
-        InputError (``diverged``), and as `MessageLog` does.
+        InputError (``training_diverged``), and as `MessageLog` does.
         """
         return tuple(MetricSums(sums) for sums in self._call("train", rows, on_epoch).progress.epochs)
 
@@ -139,6 +139,7 @@ class Learner:
         progress = replace(progress, sent=dict(self._log.sent), received=dict(self._log.received))
         self._checkpoint = RoleCheckpoint(progress=progress, tensors=tensors)
         self._checkpoint.save(self._folder / "checkpoint.safetensors")
+        self._log.faults.reach("checkpoint_kept")
         self._log.forget()
 
     def _call(
@@ -159,9 +160,11 @@ class Learner:
             _check_same_call(self._checkpoint.progress, task, count, number)
             result = self._work(task, arrays, on_epoch)
             result.save(path)
+            self._log.faults.reach("result_kept")
         if self._checkpoint.progress.run == number:
             done = replace(self._checkpoint.progress, run=number + 1, task=None, rows=0, step=0, epochs=())
             self._keep(done, self._checkpoint.tensors)
+            self._log.faults.reach("call_done")
         self._calls += 1
         return result
 
@@ -180,6 +183,7 @@ class Learner:
                 drawn = {t.name: _uniform(t) for t in stage.from_source("random")}
                 tensors = run_batch(stage, self._executable(stage), Supply(model={}), drawn)["client_state"]
         self._keep(progress, tensors)
+        self._log.faults.reach("begun")
 
     def _work(
         self, task: TaskName, arrays: Arrays, on_epoch: Callable[[int, Mapping[str, float]], None]

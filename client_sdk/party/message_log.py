@@ -5,6 +5,7 @@ reads again what it had read, and sends nothing twice.
 from collections.abc import Mapping
 from pathlib import Path
 
+from coterie.client_sdk.party.faults import LearnerFaults
 from coterie.client_sdk.party.party import Session
 from coterie.errors import InputError, RemoteError
 from coterie.protocol.files import write_durably
@@ -30,6 +31,7 @@ class MessageLog:
         make_private_folder(folder)
         self._session, self._stage, self._folder = session, stage, folder
         self.sent, self.received = dict(sent or {}), dict(received or {})
+        self.faults = LearnerFaults.from_environment()
 
     def send(self, role: str, body: bytes) -> None:
         """Send the next message to a role; one that was sent before is not sent twice.
@@ -83,6 +85,7 @@ class MessageLog:
                     code="message_too_large",
                 )
         write_durably(self._path(role, number), bytes(data), mode=0o600)
+        self.faults.reach("message_kept")
         self._session.acknowledge(message)
         return bytes(data)
 

@@ -34,7 +34,7 @@ def send_plan(session: Session, plan: SessionPlan) -> None:
                 session.send(STAGE, role.name, body, sequence=number)
 
 
-def receive_plan(session: Session, sender: str, folder: Path, *, patience_s: float | None = None) -> SessionPlan:
+def receive_plan(session: Session, sender: str, folder: str | Path, *, patience_s: float | None = None) -> SessionPlan:
     """The plan that a role has sent, checked. Look at `SessionManifest.disclosures` before you run it.
 
     sender: the role.
@@ -43,7 +43,7 @@ def receive_plan(session: Session, sender: str, folder: Path, *, patience_s: flo
     Raises errors.PlanRefused, and as `Session.receive` does.
     """
     limits = PlanLimits()
-    log = MessageLog(session, STAGE, folder)
+    log = MessageLog(session, STAGE, Path(folder))
     data = log.receive(sender, limit=limits.manifest_bytes, patience_s=patience_s)
     manifest = SessionManifest.from_bytes(data)
     graphs = {
