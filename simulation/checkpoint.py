@@ -14,9 +14,9 @@ from coterie.aggregation.experiment import Experiment
 from coterie.aggregation.plan.bundle import Plan
 from coterie.aggregation.progress import ExperimentProgress, Reason
 from coterie.aggregation.record import RoundRecord
-from coterie.aggregation.server_optimizers import State
-from coterie.client_sdk.device.trainers.base import Tensors
+from coterie.aggregation.server_optimizers import OptimizerState
 from coterie.errors import ExperimentError, InputError
+from coterie.protocol.arrays import FloatArrays
 from coterie.protocol.canonical import canonical_json, sha256_hex
 from coterie.protocol.conversion import from_text, to_json
 from coterie.protocol.files import create_durably, make_folder, write_durably
@@ -46,8 +46,8 @@ class Checkpoint:
 
     progress: ExperimentProgress
     records: Sequence[RoundRecord]
-    clients: Mapping[int, Tensors]
-    server: State
+    clients: Mapping[int, FloatArrays]
+    server: OptimizerState
     standings: Mapping[int, ParticipationRecord]
     informed: frozenset[int]
     air: Mapping[str, Any] | None = None
@@ -90,7 +90,7 @@ class CheckpointFolder:
         self._made_of = identity
         self._identity = sha256_hex(canonical_json(identity))
         self._policy = policy
-        self._named: dict[int, tuple[Tensors, str]] = {}
+        self._named: dict[int, tuple[FloatArrays, str]] = {}
 
     def save(self, checkpoint: Checkpoint) -> None:
         """Write a checkpoint, then drop the states that only an older one needs.
@@ -166,12 +166,12 @@ class CheckpointFolder:
         """Forget the checkpoint, since a new run begins here."""
         (self._folder / FILE).unlink(missing_ok=True)
 
-    def _name(self, number: int, state: Tensors) -> tuple[Tensors, str]:
+    def _name(self, number: int, state: FloatArrays) -> tuple[FloatArrays, str]:
         kept = self._named.get(number)
         # A state that a later round counted is another object, so an equal one has not changed.
         return kept if kept is not None and kept[0] is state else (state, self._write(state))
 
-    def _write(self, tensors: Tensors | State) -> str:
+    def _write(self, tensors: FloatArrays | OptimizerState) -> str:
         data = encode_tensors(tensors)
         digest = sha256_hex(data)
         create_durably(self._folder / STATES / f"{digest}.safetensors", data)

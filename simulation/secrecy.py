@@ -12,7 +12,7 @@ from coterie.aggregation.plan.manifest import Manifest
 from coterie.aggregation.private.central import CentralNoise
 from coterie.aggregation.reducers import reducer
 from coterie.aggregation.secure import clip_in, secure_terms
-from coterie.aggregation.server_optimizers import State
+from coterie.aggregation.server_optimizers import OptimizerState
 from coterie.privacy.secagg.parameters import FEWEST_CLIENTS
 from coterie.protocol import ids
 from coterie.protocol.canonical import sha256_hex
@@ -24,7 +24,11 @@ from coterie.simulation.shares import WorkShares
 
 
 def with_terms(
-    experiment: Experiment, manifest: Manifest, assignment: Assignment, kind: Literal["train", "evaluate"], state: State
+    experiment: Experiment,
+    manifest: Manifest,
+    assignment: Assignment,
+    kind: Literal["train", "evaluate"],
+    state: OptimizerState,
 ) -> Assignment:
     """The assignment with the terms of the round's secret sum, where there is to be one.
 
@@ -51,7 +55,7 @@ def collector(
     manifest: Manifest,
     assignment: Assignment,
     order: Sequence[int],
-    state: State,
+    state: OptimizerState,
     shares: WorkShares,
     *,
     noised: bool,

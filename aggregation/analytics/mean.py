@@ -27,8 +27,9 @@ import numpy.typing as npt
 from coterie.aggregation.analytics.bound import QueryNoise, Shortened, seen
 from coterie.aggregation.analytics.checks import span
 from coterie.aggregation.analytics.query import Query
-from coterie.aggregation.analytics.rule import QueryRule, Settings
+from coterie.aggregation.analytics.rule import QueryRule
 from coterie.aggregation.reducers import Vector
+from coterie.protocol.arrays import FloatArrays
 
 if TYPE_CHECKING:
     from coterie.aggregation.horizontal.algorithm import Arrays
@@ -139,7 +140,7 @@ def mean(column: str, *, low: float, high: float, elements: int = 1) -> Query[Me
     return Query(column, mean_rule(low, high, elements), noised, _read, rounded)
 
 
-def _read(rule: QueryRule, total: Vector, settings: Settings) -> Mean:
+def _read(rule: QueryRule, total: Vector, settings: FloatArrays) -> Mean:
     low, elements = rule.parameters["low"], int(rule.parameters["elements"])
     width = rule.parameters["high"] - low
     if rule.bound is None:

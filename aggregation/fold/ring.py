@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from coterie import errors
-from coterie.aggregation.fold.fold import Fold, Folded, Spread, State
+from coterie.aggregation.fold.fold import Distribute, Fold, Folded
 from coterie.aggregation.going_on import going_on, to_go_on
 from coterie.aggregation.plan.manifest import METRICS, Manifest
 from coterie.aggregation.private.central import CentralNoise, noised_groups, noised_sum
@@ -19,6 +19,7 @@ from coterie.aggregation.update_sections import join, length_of, means_of, split
 from coterie.privacy.secagg.decoding import Decoded, decode
 from coterie.privacy.secagg.encoding import Binding, vector_spec
 from coterie.privacy.secagg.ring import RingVector, reduced
+from coterie.protocol.arrays import ArraysByName
 from coterie.protocol.metrics import EXAMPLES, MetricSums
 from coterie.protocol.secagg import SecureTerms
 from coterie.protocol.sections import SectionSpec
@@ -75,7 +76,7 @@ def ring_fold(manifest: Manifest, opening: RingFoldTerms) -> Fold[tuple[Summed, 
     def init() -> tuple[Summed, ...]:
         return tuple(Summed(np.zeros(spec.length, np.uint32), 0) for _ in range(opening.groups))
 
-    def add(state: tuple[Summed, ...], parts: Sequence[RingPart], spread: Spread) -> tuple[Summed, ...]:
+    def add(state: tuple[Summed, ...], parts: Sequence[RingPart], spread: Distribute) -> tuple[Summed, ...]:
         sums = list(state)
         for part in parts:
             total = np.add(sums[part.group].total, part.words, out=sums[part.group].total)
@@ -88,7 +89,7 @@ def ring_fold(manifest: Manifest, opening: RingFoldTerms) -> Fold[tuple[Summed, 
             for a, b in zip(left, right, strict=True)
         )
 
-    def result(state: tuple[Summed, ...], server: State, spread: Spread) -> Folded:
+    def result(state: tuple[Summed, ...], server: ArraysByName, spread: Distribute) -> Folded:
         enough = [
             Summed(reduced(group.total, spec), group.survivors) for group in state if group.survivors >= opening.fewest
         ]
@@ -101,7 +102,7 @@ def ring_fold(manifest: Manifest, opening: RingFoldTerms) -> Fold[tuple[Summed, 
 
 
 def _decode_groups(
-    manifest: Manifest, opening: RingFoldTerms, sums: Sequence[Summed], server: State, dropped: int
+    manifest: Manifest, opening: RingFoldTerms, sums: Sequence[Summed], server: ArraysByName, dropped: int
 ) -> Folded:
     """What the sums of a round's groups say together; of one group without groups."""
     terms, central, specs = opening.terms, opening.central, manifest.sections
@@ -123,7 +124,7 @@ def _decode_groups(
     if central is not None or terms.noise is not None:
         whole = np.sum([join(means, group.sections) for group in decoded], axis=0)
         bits = clients / 2 - sum(group.clipped for group in decoded)
-        kept: State = {}
+        kept: ArraysByName = {}
         if central is None:
             whole /= opening.expected
         elif central.groups > 1:
@@ -158,7 +159,9 @@ def measured(manifest: Manifest, vector: Vector, examples: int) -> MetricSums:
     return MetricSums({**MetricSums.from_vector(manifest.metrics, vector).sums, EXAMPLES: float(examples)})
 
 
-def _mean(groups: Sequence[Decoded], means: Sequence[SectionSpec], rule: str, server: State) -> tuple[Vector, State]:
+def _mean(
+    groups: Sequence[Decoded], means: Sequence[SectionSpec], rule: str, server: ArraysByName
+) -> tuple[Vector, ArraysByName]:
     """One group's mean, or the rule over the means of several; what the next round's rule needs of it."""
     weighing = [group for group in groups if group.weight]
     if not weighing:
@@ -173,7 +176,7 @@ def _mean(groups: Sequence[Decoded], means: Sequence[SectionSpec], rule: str, se
     return _ruled(rule, length_of(means), vectors, server)
 
 
-def _ruled(rule: str, length: int, vectors: Sequence[Vector], server: State) -> tuple[Vector, State]:
+def _ruled(rule: str, length: int, vectors: Sequence[Vector], server: ArraysByName) -> tuple[Vector, ArraysByName]:
     """The rule over vectors that count alike; what the next round's rule needs of it."""
     chosen = going_on(reducer(rule), server)
     together = chosen.init(length)

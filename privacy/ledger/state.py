@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from coterie import errors
-from coterie.privacy.ledger.events import Bound, Event, Limit, Refund, Reserve, Spend
+from coterie.privacy.ledger.events import Bound, LedgerEvent, Limit, Refund, Reserve, Spend
 
 
 class CostState(StrEnum):
@@ -65,7 +65,7 @@ class State:
 
 
 # What a round's cost becomes, by where it stands and what happens; whatever is not here is refused.
-_MOVES: Mapping[tuple[CostState | None, type[Event]], CostState] = {
+_MOVES: Mapping[tuple[CostState | None, type[LedgerEvent]], CostState] = {
     (None, Reserve): CostState.RESERVED,
     (CostState.RESERVED, Spend): CostState.SPENT,
     (CostState.RESERVED, Refund): CostState.REFUNDED,
@@ -80,7 +80,7 @@ class Folding:
     limits: dict[str, Bound] = field(default_factory=dict[str, Bound])
     charges: dict[tuple[str, int], Charge] = field(default_factory=dict[tuple[str, int], Charge])
 
-    def take(self, at: int, event: Event) -> None:
+    def take(self, at: int, event: LedgerEvent) -> None:
         """One more event. Raises as `apply` does, having changed nothing."""
         if at < self.at:
             raise errors.Conflict(f"An entry at {at} cannot follow one at {self.at}.", code="ledger_order")
@@ -120,7 +120,7 @@ class Folding:
                 )
 
 
-def apply(state: State, at: int, event: Event) -> State:
+def apply(state: State, at: int, event: LedgerEvent) -> State:
     """The state after one event at a time of the ledger's clock, which never goes back.
 
     Raises errors.Conflict (``ledger_order``): time goes back, or the event cannot follow, such as a spend of what was
@@ -129,7 +129,7 @@ def apply(state: State, at: int, event: Event) -> State:
     return fold([(at, event)], state)
 
 
-def fold(events: Iterable[tuple[int, Event]], state: State | None = None) -> State:
+def fold(events: Iterable[tuple[int, LedgerEvent]], state: State | None = None) -> State:
     """The state after events with their times, in order. Raises as `apply` does."""
     start = state or State()
     folding = Folding(at=start.at, limits=dict(start.limits), charges=dict(start.charges))

@@ -17,10 +17,10 @@ from coterie import errors
 from coterie.protocol import randomness
 from coterie.protocol.codecs.codec import (
     NO_STATE,
+    CodecState,
     Keys,
     Payload,
     Shape,
-    State,
     as_float32,
     check_range,
     read_payload,
@@ -45,7 +45,7 @@ class RandomPart(KeepsFraction):
         """Exactly four bytes for each kept element."""
         return self.min_bytes(shape)
 
-    def encode(self, vector: npt.NDArray[Any], keys: Keys, shape: Shape, state: State) -> tuple[bytes, State]:
+    def encode(self, vector: npt.NDArray[Any], keys: Keys, shape: Shape, state: CodecState) -> tuple[bytes, CodecState]:
         """See Codec.encode."""
         values = as_float32(vector, shape)
         largest = float(np.abs(values).max(initial=0))

@@ -1,23 +1,22 @@
 """What a device says about a task it holds: still at it, or giving it up."""
 
-from typing import Annotated, Final
+from typing import Final
 
-from fastapi import Path
 from pydantic import BaseModel
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from coterie.errors import Gone
 from coterie.protocol.device import WITH_ROWS, Abort, Progress, Task
 from coterie.protocol.wire import Milliseconds
-from coterie.server.auth.gate import Here, Signed, SignedDevice, gated_router
+from coterie.server.auth.gate import Here, SignedDevice, SigningDevice, gated_router
 from coterie.server.clock import now_ms
 from coterie.server.device.task_states import check_held, experiment_of, own, refusal
+from coterie.server.paths import TaskPath
 from coterie.server.store import events, experiments, nonces, tasks
 from coterie.server.store.engine import can_wait
 from coterie.server.store.tables import TaskRow
 
 router = gated_router("device")
-TaskName = Annotated[str, Path(max_length=64)]
 WITHHELD: Final = "withheld"
 """Stands for the phase and the code of what rows may have to do with, under a promise of privacy."""
 
@@ -29,7 +28,7 @@ class LeaseLeft(BaseModel):
 
 
 @router.post("/v1/device/tasks/{task}/progress", operation_id="reportProgress", summary="Still at it: extend the lease")
-async def progress(task: TaskName, body: Progress, here: Here, device: Signed) -> LeaseLeft:
+async def progress(task: TaskPath, body: Progress, here: Here, device: SigningDevice) -> LeaseLeft:
     """The lease starts anew. A round's deadline is not moved by it."""
     async with here.storage.database.write("progress") as session:
         can_wait(session)
@@ -43,7 +42,7 @@ async def progress(task: TaskName, body: Progress, here: Here, device: Signed) -
 
 
 @router.post("/v1/device/tasks/{task}/abort", operation_id="abortTask", status_code=204, summary="Give the task up")
-async def abort(task: TaskName, body: Abort, here: Here, device: Signed) -> None:
+async def abort(task: TaskPath, body: Abort, here: Here, device: SigningDevice) -> None:
     """The slot is offered to another device at once. Doing it twice is harmless."""
     async with here.storage.database.write("abort") as session:
         locked = await experiments.lock(session, await experiment_of(session, task, device.id))

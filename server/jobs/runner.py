@@ -15,7 +15,7 @@ import structlog
 from coterie.errors import CoterieError
 from coterie.server.bell import Bell
 from coterie.server.clock import now_ms
-from coterie.server.jobs.kind import JobKind, Result
+from coterie.server.jobs.kind import JobKind, JobResult
 from coterie.server.secure.context import RoundContext
 from coterie.server.store import experiments, jobs
 from coterie.server.store.jobs import Job, JobKey
@@ -160,7 +160,7 @@ class JobRunner:
             return
         await self.keep(kind, job, result)
 
-    async def keep(self, kind: JobKind, job: Job, result: Result) -> bool:
+    async def keep(self, kind: JobKind, job: Job, result: JobResult) -> bool:
         """Make a result durable, and record it in one transaction with the end of the job. False, with nothing
         changed, where the job is not this runner's any more.
         """

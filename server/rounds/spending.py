@@ -19,7 +19,7 @@ from coterie.aggregation.private import costs
 from coterie.aggregation.private.secure_aggregation import coordinator_noises, secure_of
 from coterie.aggregation.round import Cause as RoundCause
 from coterie.errors import ExperimentError, StorageError
-from coterie.privacy.dp.events import Event
+from coterie.privacy.dp.events import PrivacyEvent
 from coterie.privacy.dp.rounds import Draws, whole_cost
 from coterie.privacy.dp.statement import Trust, trusted
 from coterie.privacy.ledger.budget import Excess, charged, events_of, excess
@@ -235,5 +235,5 @@ def cost_of(
     )
 
 
-def _written(events: Iterable[Event]) -> tuple[str, ...]:
+def _written(events: Iterable[PrivacyEvent]) -> tuple[str, ...]:
     return tuple(canonical_json(event.to_json()).decode() for event in events)

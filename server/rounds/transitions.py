@@ -19,8 +19,8 @@ from coterie.aggregation.engine import (
     Ask,
     Close,
     EvaluationFailed,
-    Event,
     Round,
+    RoundEvent,
     RoundPhase,
     StopRequested,
     TaskFailed,
@@ -131,7 +131,7 @@ class Rounds:
         session: AsyncSession,
         experiment: ExperimentRow,
         opened: OpenRound,
-        event: Event,
+        event: RoundEvent,
         changes: Mapping[str, Any] | None = None,
     ) -> OpenRound | None:
         """Take one step of the engine.

@@ -6,7 +6,7 @@ from typing import Any
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from coterie.aggregation.due import SUMS
-from coterie.aggregation.engine import AggregateFailed, EvaluationSummed, Event, work_due
+from coterie.aggregation.engine import AggregateFailed, EvaluationSummed, RoundEvent, work_due
 from coterie.server.clock import now_ms
 from coterie.server.rounds.transitions import Rounds
 from coterie.server.secure.machine import Failed
@@ -78,5 +78,5 @@ async def _give_up(
     if work is None or SUMS.get(work) != status.kind:
         return
     detail = f"secure aggregation failed ({failed.cause}): {failed.detail}"
-    event: Event = AggregateFailed(detail) if status.kind == "train" else EvaluationSummed(None, detail)
+    event: RoundEvent = AggregateFailed(detail) if status.kind == "train" else EvaluationSummed(None, detail)
     await rounds.apply(session, locked.experiment, opened, event)
