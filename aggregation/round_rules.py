@@ -21,7 +21,7 @@ from coterie.aggregation.events import (
     TaskFailed,
     UpdateAccepted,
 )
-from coterie.aggregation.round import Cause, Round, RoundPhase, Sums, moved
+from coterie.aggregation.round import Cause, Round, RoundPhase, Sums, changed_counts
 
 
 def lease(round: Round, event: RoundEvent) -> Round:
@@ -29,15 +29,15 @@ def lease(round: Round, event: RoundEvent) -> Round:
         raise errors.Conflict(
             f"Round {round.number} has no free training slot: {round.config.slots} are taken.", code="round_full"
         )
-    return replace(round, leases=moved(round.leases, round.place, +1))
+    return replace(round, leases=changed_counts(round.leases, round.place, +1))
 
 
 def accept(round: Round, event: RoundEvent) -> Round:
     place = _leased_place(round, event)
-    returned = replace(round, leases=moved(round.leases, place, -1))
+    returned = replace(round, leases=changed_counts(round.leases, place, -1))
     if round.phase is not RoundPhase.COLLECTING:
-        return replace(returned, waiting=moved(round.waiting, place, +1))
-    counted = replace(returned, buffer=moved(round.buffer, place, +1))
+        return replace(returned, waiting=changed_counts(round.waiting, place, +1))
+    counted = replace(returned, buffer=changed_counts(round.buffer, place, +1))
     return aggregate(counted) if counted.accepted >= counted.config.cohort else counted
 
 
@@ -45,7 +45,7 @@ def fail(round: Round, event: RoundEvent) -> Round:
     if not accepts(round, "train"):
         return round
     place = _leased_place(round, event)
-    return replace(round, leases=moved(round.leases, place, -1), failed=round.failed + 1)
+    return replace(round, leases=changed_counts(round.leases, place, -1), failed=round.failed + 1)
 
 
 def deadline(round: Round, event: RoundEvent) -> Round:

@@ -137,10 +137,10 @@ def secure_aggregate(
     """
     data = bytes_of(base)
     before: ArraysByName = {} if server_state is None else decode_tensors(bytes_of(server_state))
-    opening = RingFoldTerms(
+    fold_terms = RingFoldTerms(
         terms=terms, base=sha256_hex(data), groups=len(sums), expected=expected, rule=rule, central=central
     )
-    folded = ring_fold(manifest, opening).result(tuple(sums), before, at_once)
+    folded = ring_fold(manifest, fold_terms).result(tuple(sums), before, at_once)
     limits = TensorLimits(max_bytes=manifest.layout.size * 4 + (1 << 20), dtypes=frozenset({"F32"}))
     weights = manifest.layout.flatten(decode_tensors(data, limits))
     after = version_of(manifest, folded, weights, server, before, _no_older)

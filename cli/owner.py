@@ -138,7 +138,7 @@ def withdraw(
     member = left.membership
     output.say(f"The client of {folder} no longer takes part in anything; its unsent work is removed.")
     output.say("On this disk stay:")
-    for path in left.kept:
+    for path in left.remaining_files:
         output.say(f"  {path}: {KEPT[path.name]}")
     output.say("Your rows were never moved. Updates that were sent stay in the models that they went into.")
     try:
@@ -147,7 +147,11 @@ def withdraw(
         output.say("The coordinator does not know it yet: run this command again when it can be reached.")
         raise
     output.event(
-        "withdrawn", population=member.population, url=member.url, device=member.device_id, kept=[*map(str, left.kept)]
+        "withdrawn",
+        population=member.population,
+        url=member.url,
+        device=member.device_id,
+        kept=[*map(str, left.remaining_files)],
     )
     output.say(f"Population {member.population} at {member.url} was notified: {member.device_id} has left.")
 

@@ -39,7 +39,7 @@ class Checkpoint:
 
     progress: with every begun round over.
     clients: the states of those that keep any.
-    standings: what is known of those that took part.
+    participation: what is known of those that took part.
     informed: who has the plan.
     air, before, landed: of buffered rounds, the tasks that are out, the last round, and the updates that it passed on.
     """
@@ -48,7 +48,7 @@ class Checkpoint:
     records: Sequence[RoundRecord]
     clients: Mapping[int, FloatArrays]
     server: OptimizerState
-    standings: Mapping[int, ParticipationRecord]
+    participation: Mapping[int, ParticipationRecord]
     informed: frozenset[int]
     air: Mapping[str, Any] | None = None
     before: str | None = None
@@ -110,7 +110,7 @@ class CheckpointFolder:
             "rounds": [record.to_dict() for record in checkpoint.records],
             "clients": clients,
             "server": server,
-            "standings": {str(number): asdict(standing) for number, standing in checkpoint.standings.items()},
+            "standings": {str(number): asdict(record) for number, record in checkpoint.participation.items()},
             "informed": sorted(checkpoint.informed),
             "air": checkpoint.air,
             "before": checkpoint.before,
@@ -141,7 +141,7 @@ class CheckpointFolder:
                     records=[RoundRecord.from_dict(record) for record in value["rounds"]],
                     clients={int(number): self._read(digest) for number, digest in value["clients"].items()},
                     server=self._read(value["server"]) if value["server"] else {},
-                    standings={int(n): ParticipationRecord(**standing) for n, standing in value["standings"].items()},
+                    participation={int(n): ParticipationRecord(**record) for n, record in value["standings"].items()},
                     informed=frozenset(int(number) for number in value["informed"]),
                     air=_of_kind(value["air"], dict, None),
                     before=_of_kind(value["before"], str, None),

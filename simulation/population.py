@@ -164,7 +164,7 @@ class Population:
         self._bytes = 0
         self._facts: dict[int, Facts] = {}
         self.states: dict[int, FloatArrays] = {}
-        self.standings: dict[int, ParticipationRecord] = {}
+        self.participation: dict[int, ParticipationRecord] = {}
         if isinstance(sources, list | tuple):
             for number, source in enumerate(cast(Sequence[DataSource], sources)):
                 if isinstance(source, Mapping):
@@ -185,8 +185,8 @@ class Population:
         """What becomes of a client when a round counted its update. Methods without state leave it empty."""
         if state:
             self.states[number] = dict(state)
-        before = self.standings.get(number)
-        self.standings[number] = ParticipationRecord(loss, round, 1 + (before.times if before else 0))
+        before = self.participation.get(number)
+        self.participation[number] = ParticipationRecord(loss, round, 1 + (before.times if before else 0))
 
     def candidates(self, policy: RoundPolicy, round: int, privacy: Privacy | None = None) -> list[Candidate]:
         """The clients that a round may choose from, by the rules of eligibility.
@@ -209,10 +209,10 @@ class Population:
         return found
 
     def _contribution(self, number: int) -> ClientHistory | None:
-        standing = self.standings.get(number)
-        if standing is None:
+        record = self.participation.get(number)
+        if record is None:
             return None
-        return ClientHistory(last_round=standing.last_round, times=standing.times, loss=standing.loss)
+        return ClientHistory(last_round=record.last_round, times=record.times, loss=record.loss)
 
     def facts(self, number: int) -> "Facts":
         """What a client would say of its rows."""

@@ -84,14 +84,14 @@ class SimulationState:
         """
         policy = self.experiment.rounds
         if self.progress.finished is not None:
-            return History(tuple(self.records), self.progress.finished.value, self.progress.kept)
+            return History(tuple(self.records), self.progress.finished.value, self.progress.result_version)
         self.progress, action = first_round(self.progress, policy)
         while isinstance(action, StartRound):
             begun, self.traffic, self._diverged = time.monotonic(), RoundTraffic(), 0
             ended = self._round(action)
             self.progress, action = after_round(self.progress, ended, policy)
             bases = [flight.base for flight in self.air.flights]
-            self.versions.retain((self.progress.current, self.progress.kept, *bases))
+            self.versions.retain((self.progress.current, self.progress.result_version, *bases))
             seconds = time.monotonic() - begun
             record = RoundRecord.of(
                 ended,
@@ -104,7 +104,7 @@ class SimulationState:
             record = self.spending.counted(record)
             self.records.append(record)
             on_round(record)
-        return History(tuple(self.records), action.reason.value, self.progress.kept)
+        return History(tuple(self.records), action.reason.value, self.progress.result_version)
 
     def checkpoint(self) -> Checkpoint:
         """This value between two rounds."""
@@ -113,7 +113,7 @@ class SimulationState:
             records=tuple(self.records),
             clients=dict(self.population.states),
             server=self.server_state,
-            standings=dict(self.population.standings),
+            participation=dict(self.population.participation),
             informed=frozenset(self.informed),
             air=to_json(self.air) if self.experiment.rounds.buffered else None,
             before=None if self.before is None else to_text(self.before),
@@ -127,7 +127,7 @@ class SimulationState:
         self.progress = go_on(checkpoint.progress, self.experiment.rounds.rounds)
         self.records = [self.spending.counted(record) for record in checkpoint.records]
         self.population.states = dict(checkpoint.clients)
-        self.population.standings = dict(checkpoint.standings)
+        self.population.participation = dict(checkpoint.participation)
         self.server_state = checkpoint.server
         self.informed = set(checkpoint.informed)
         self.air = Air() if checkpoint.air is None else from_json(Air, checkpoint.air, code="checkpoint_damaged")
@@ -135,7 +135,7 @@ class SimulationState:
         self._landed = [Flight(**flight) for flight in checkpoint.landed]
         for flight in (*self.air.flights, *self._landed):
             self.versions.vector(flight.base)
-        for digest in (self.progress.current, self.progress.kept):
+        for digest in (self.progress.current, self.progress.result_version):
             self.versions.vector(digest)
 
     def _round(self, action: StartRound) -> engine.Round:

@@ -70,7 +70,7 @@ def collector(
     noise = _central_noise(experiment, assignment) if noised else None
     if assignment.secure is not None and secure is not None:
         asked = SecureTerms.model_validate_json(assignment.secure)
-        opening = RingFoldTerms(
+        fold_terms = RingFoldTerms(
             terms=asked,
             base=assignment.base,
             groups=secure.groups or 1,
@@ -79,8 +79,8 @@ def collector(
             central=noise,
             fewest=max(asked.min_clients, FEWEST_CLIENTS),
         )
-        groups = {number: place % opening.groups for place, number in enumerate(order)}
-        return Collector(manifest, assignment.base, ring_fold(manifest, opening), in_secret(groups), shares)
+        groups = {number: place % fold_terms.groups for place, number in enumerate(order)}
+        return Collector(manifest, assignment.base, ring_fold(manifest, fold_terms), in_secret(groups), shares)
     rule = reducer(experiment.reducer)
     counting = count_terms(
         rule, weight_cap=policy.weight_cap, exponent=policy.staleness_exponent, hidden=noise is not None

@@ -280,7 +280,7 @@ def simulate_full(
             history=history,
             plan=compiled.plan,
             weights=versions.read(rounds.progress.current),
-            best=versions.read(rounds.progress.kept),
+            best=versions.read(rounds.progress.result_version),
             frozen=compiled.frozen,
             states=dict(population.states),
             clients=len(population),

@@ -65,16 +65,16 @@ class RingFoldTerms:
     fewest: int = 1
 
 
-def ring_fold(manifest: Manifest, opening: RingFoldTerms) -> Fold[tuple[Summed, ...], RingPart]:
+def ring_fold(manifest: Manifest, fold_terms: RingFoldTerms) -> Fold[tuple[Summed, ...], RingPart]:
     """The fold of one round: a sum for each group.
 
     result leaves groups of too few clients out, and raises errors.UpdateRefused: ``nothing_usable`` where there is no
     other, ``zero_weight``, what the rule raises, and what `decode` raises for a sum that honest clients cannot have.
     """
-    spec = vector_spec(opening.terms.sections)
+    spec = vector_spec(fold_terms.terms.sections)
 
     def init() -> tuple[Summed, ...]:
-        return tuple(Summed(np.zeros(spec.length, np.uint32), 0) for _ in range(opening.groups))
+        return tuple(Summed(np.zeros(spec.length, np.uint32), 0) for _ in range(fold_terms.groups))
 
     def add(state: tuple[Summed, ...], parts: Sequence[RingPart], spread: Distribute) -> tuple[Summed, ...]:
         sums = list(state)
@@ -91,21 +91,23 @@ def ring_fold(manifest: Manifest, opening: RingFoldTerms) -> Fold[tuple[Summed, 
 
     def result(state: tuple[Summed, ...], server: ArraysByName, spread: Distribute) -> Folded:
         enough = [
-            Summed(reduced(group.total, spec), group.survivors) for group in state if group.survivors >= opening.fewest
+            Summed(reduced(group.total, spec), group.survivors)
+            for group in state
+            if group.survivors >= fold_terms.fewest
         ]
         if not enough:
             raise errors.UpdateRefused("No group of this round has a sum.", code="nothing_usable")
         dropped = sum(group.survivors for group in state) - sum(group.survivors for group in enough)
-        return _decode_groups(manifest, opening, enough, server, dropped)
+        return _decode_groups(manifest, fold_terms, enough, server, dropped)
 
     return Fold(init, add, merge, result)
 
 
 def _decode_groups(
-    manifest: Manifest, opening: RingFoldTerms, sums: Sequence[Summed], server: ArraysByName, dropped: int
+    manifest: Manifest, fold_terms: RingFoldTerms, sums: Sequence[Summed], server: ArraysByName, dropped: int
 ) -> Folded:
     """What the sums of a round's groups say together; of one group without groups."""
-    terms, central, specs = opening.terms, opening.central, manifest.sections
+    terms, central, specs = fold_terms.terms, fold_terms.central, manifest.sections
     decoded = [
         decode(
             terms.sections,
@@ -113,7 +115,7 @@ def _decode_groups(
             group.total,
             survivors=group.survivors,
             weight_cap=terms.weight_cap,
-            binding=Binding(manifest.id, opening.base),
+            binding=Binding(manifest.id, fold_terms.base),
             noise=terms.noise,
         )
         for group in sums
@@ -126,22 +128,22 @@ def _decode_groups(
         bits = clients / 2 - sum(group.clipped for group in decoded)
         kept: ArraysByName = {}
         if central is None:
-            whole /= opening.expected
+            whole /= fold_terms.expected
         elif central.groups > 1:
             each = noised_groups([join(means, group.sections) for group in decoded], central, server)
-            whole, kept = _ruled(opening.rule, length_of(means), each, server)
+            whole, kept = _ruled(fold_terms.rule, length_of(means), each, server)
         else:
             noised = noised_sum(whole, bits, central, server)
             whole, kept = noised.mean, noised.state
         return Folded(
             sections=split(means, whole) | totals,
-            clients=opening.expected,
-            weight=float(opening.expected),
+            clients=fold_terms.expected,
+            weight=float(fold_terms.expected),
             metrics={},
             state=kept,
             dropped=dropped,
         )
-    mean, kept = _mean(decoded, means, opening.rule, server)
+    mean, kept = _mean(decoded, means, fold_terms.rule, server)
     return Folded(
         sections=split(means, mean) | totals,
         clients=clients,

@@ -21,7 +21,7 @@ def budget_panels(state: State, accountant: TotalEpsilon) -> tuple[Panel, ...]:
     Empty where nothing was spent.
     """
     spent = sorted(
-        (charge for charge in state.charges.values() if charge.standing is CostState.SPENT), key=lambda one: one.at
+        (charge for charge in state.charges.values() if charge.state is CostState.SPENT), key=lambda one: one.at
     )
     if not spent:
         return ()

@@ -75,7 +75,7 @@ def charged(state: State, scope: str, now: int, experiment: str) -> tuple[Charge
 
 
 def _counts_since(charge: Charge, since: int) -> bool:
-    return charge.standing is CostState.RESERVED or charge.at > since
+    return charge.state is CostState.RESERVED or charge.at > since
 
 
 def events_of(charges: Sequence[Charge]) -> tuple[str, ...]:

@@ -31,7 +31,7 @@ class Charge:
     experiment: str
     round: int
     cost: tuple[str, ...]
-    standing: CostState
+    state: CostState
     at: int
     noise: str | None = None
 
@@ -55,7 +55,7 @@ class State:
     def of(self, experiment: str) -> tuple[Charge, ...]:
         """The charges of an experiment that take budget, in order."""
         return tuple(
-            charge for charge in self.charges.values() if charge.experiment == experiment and charge.standing.counts
+            charge for charge in self.charges.values() if charge.experiment == experiment and charge.state.counts
         )
 
     @property
@@ -103,16 +103,16 @@ class Folding:
 
     def _next_charge(self, at: int, event: Reserve | Spend | Refund) -> Charge:
         before = self.charges.get((event.experiment, event.round))
-        standing = _MOVES.get((None if before is None else before.standing, type(event)))
+        after = _MOVES.get((None if before is None else before.state, type(event)))
         match event:
-            case Reserve() if standing is not None:
-                return Charge(experiment=event.experiment, round=event.round, cost=event.cost, standing=standing, at=at)
-            case Spend() if standing is not None and before is not None:
-                return replace(before, standing=standing, at=at, noise=event.noise)
-            case Refund() if standing is not None and before is not None:
-                return replace(before, standing=standing, at=at)
+            case Reserve() if after is not None:
+                return Charge(experiment=event.experiment, round=event.round, cost=event.cost, state=after, at=at)
+            case Spend() if after is not None and before is not None:
+                return replace(before, state=after, at=at, noise=event.noise)
+            case Refund() if after is not None and before is not None:
+                return replace(before, state=after, at=at)
             case _:
-                where = "not reserved" if before is None else before.standing.value
+                where = "not reserved" if before is None else before.state.value
                 raise errors.Conflict(
                     f"Round {event.round} of {event.experiment} is {where} in the ledger, so no "
                     f"{type(event).__name__.lower()} can follow.",

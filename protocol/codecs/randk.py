@@ -26,7 +26,7 @@ from coterie.protocol.codecs.codec import (
     read_payload,
 )
 from coterie.protocol.codecs.fraction import KeepsFraction
-from coterie.protocol.codecs.selection import BLOCK, Selection, kept, total
+from coterie.protocol.codecs.selection import BLOCK, Selection, kept_count, total
 
 _VALUE = np.dtype("<f4")
 
@@ -78,4 +78,4 @@ class RandomPart(KeepsFraction):
         return vector
 
     def _factor(self, size: int) -> np.float32:
-        return np.float32(size / kept(self.fraction, size))
+        return np.float32(size / kept_count(self.fraction, size))

@@ -76,7 +76,7 @@ def view(ledger: Ledger, head: Head, state: State, delta: float, now: int) -> Bu
 
 def _experiment(ledger: Ledger, state: State, name: str, delta: float) -> ExperimentBudget:
     charges = [charge for charge in state.charges.values() if charge.experiment == name]
-    counts = {standing: sum(charge.standing is standing for charge in charges) for standing in CostState}
+    counts = {state: sum(charge.state is state for charge in charges) for state in CostState}
     own, each = state.limits.get(name), state.limits.get(EACH)
     at = own.delta if own else each.delta if each else delta
     bounds = [bound.epsilon for bound in (own, each) if bound is not None and bound.delta == at]
@@ -93,7 +93,7 @@ def _experiment(ledger: Ledger, state: State, name: str, delta: float) -> Experi
 
 
 def _spent_charges(charges: Sequence[Charge]) -> tuple[Charge, ...]:
-    return tuple(charge for charge in charges if charge.standing is CostState.SPENT)
+    return tuple(charge for charge in charges if charge.state is CostState.SPENT)
 
 
 def _epsilon(ledger: Ledger, charges: Sequence[Charge], delta: float) -> float | None:

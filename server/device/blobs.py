@@ -53,7 +53,7 @@ async def _delta(request: Request, here: Coordinator, sha256: str, size: int) ->
             row = await blob_rows.find(session, held)
         if row is None or row.kind != "model" or row.size != size:
             continue
-        made = await here.downloads.deltas.made(held, sha256, size)
+        made = await here.downloads.deltas.delta_file(held, sha256, size)
         if made is not None:
             return held, made
     return None
@@ -137,7 +137,7 @@ async def _send(
         async for chunk in source:
             if whole is not None:
                 whole.update(chunk)
-            here.rounds.traffic.sent(sha256, len(chunk))
+            here.rounds.traffic.count_sent(sha256, len(chunk))
             here.metrics.sent.inc(len(chunk))
             yield chunk
         if whole is not None and whole.hexdigest() != sha256:

@@ -10,7 +10,7 @@ from coterie.protocol.device import WITH_ROWS, Abort, Progress, Task
 from coterie.protocol.wire import Milliseconds
 from coterie.server.auth.gate import Here, SignedDevice, SigningDevice, gated_router
 from coterie.server.clock import now_ms
-from coterie.server.device.task_states import check_held, experiment_of, own, refusal
+from coterie.server.device.task_states import check_leased, experiment_of, own, refusal
 from coterie.server.paths import TaskPath
 from coterie.server.store import events, experiments, nonces, tasks
 from coterie.server.store.engine import can_wait
@@ -33,7 +33,7 @@ async def progress(task: TaskPath, body: Progress, here: Here, device: SigningDe
     async with here.storage.database.write("progress") as session:
         can_wait(session)
         row = await own(session, task, device.id)
-        check_held(row)
+        check_leased(row)
         await nonces.spend(session, device.nonce, device.nonce_expires)
         lease_ms = Task.model_validate_json(row.message).lease_ms
         if not await tasks.extend(session, row.id, now_ms() + lease_ms):
@@ -49,7 +49,7 @@ async def abort(task: TaskPath, body: Abort, here: Here, device: SigningDevice) 
         row = await own(session, task, device.id)
         if row.state == tasks.ABORTED or await _out_of_attempt(session, device, row, body):
             return
-        check_held(row)
+        check_leased(row)
         await nonces.spend(session, device.nonce, device.nonce_expires)
         code, detail = _kept(row, body)
         changes = {"code": code, "detail": detail, "verdict": tasks.ROLLED_BACK, "finished_at": now_ms()}
@@ -67,7 +67,7 @@ async def _out_of_attempt(session: AsyncSession, device: SignedDevice, row: Task
     if row.state != tasks.ACCEPTED or row.attempt is None or row.upload is not None:
         return False
     await nonces.spend(session, device.nonce, device.nonce_expires)
-    if await tasks.left(session, row.id, *_kept(row, body)):
+    if await tasks.note_dropout(session, row.id, *_kept(row, body)):
         _tell(session, row, body)
     return True
 

@@ -46,14 +46,14 @@ class JobRunner:
     lease_s: float
     _tasks: dict[JobKey, asyncio.Task[None]] = field(default_factory=dict[JobKey, "asyncio.Task[None]"])
 
-    async def look(self, wanted: Sequence[JobKey], rows: Mapping[JobKey, JobRow]) -> int | None:
+    async def look(self, keys: Sequence[JobKey], rows: Mapping[JobKey, JobRow]) -> int | None:
         """Start whatever of these may be taken. Returns when another may be, in milliseconds, if that is known."""
         now = now_ms()
         if any(self._too_far(row, now) for row in rows.values()):
             await self._begin_anew()
             return None
         coming: list[int] = []
-        for key in wanted:
+        for key in keys:
             row = rows.get(key)
             if key in self._tasks:
                 continue

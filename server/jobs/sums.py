@@ -27,7 +27,7 @@ from coterie.server.jobs.versions import keep_version, remember_version, version
 from coterie.server.jobs.wanted import UNMASK
 from coterie.server.secure import opening
 from coterie.server.secure.context import RoundContext
-from coterie.server.secure.failing import end_without_sum, named
+from coterie.server.secure.failing import end_without_sum, event_fields
 from coterie.server.secure.machine import Failed, Machine
 from coterie.server.store import attempts, events, experiments, jobs, mailbox, tasks
 from coterie.server.store.attempts import AttemptStatus
@@ -261,7 +261,7 @@ async def _end_with_sums(context: RoundContext, session: AsyncSession, job: Job,
         at = {place: device for device, place in machine.places.items()}
         blamed = [[None if place is None else at[place] for place in pair] for pair in one.blamed]
         details = {"survivors": one.survivors, "dropped": dropped, "blamed": blamed}
-        events.append(session, "attempt.summed", named(_status(attempt)) | details, attempt.experiment)
+        events.append(session, "attempt.summed", event_fields(_status(attempt)) | details, attempt.experiment)
     context.metrics.attempts.labels("summed").inc(len(sums))
     return sums
 

@@ -32,7 +32,7 @@ JOBS: Final[Mapping[Work, str]] = {
 JobRows = Mapping[JobKey, JobRow]
 
 
-def owed(opened: OpenRound, statuses: Sequence[AttemptStatus], rows: JobRows, now: int) -> tuple[Due, ...]:
+def due_entries(opened: OpenRound, statuses: Sequence[AttemptStatus], rows: JobRows, now: int) -> tuple[Due, ...]:
     """What is due for a round.
 
     statuses: of the attempts that are not over.
@@ -43,13 +43,13 @@ def owed(opened: OpenRound, statuses: Sequence[AttemptStatus], rows: JobRows, no
     return due(opened.value, mine)
 
 
-def wanted(
+def jobs_to_do(
     opened: OpenRound, entries: Sequence[Due], statuses: Sequence[AttemptStatus], rows: JobRows, now: int
 ) -> list[JobKey]:
     """The jobs of a round that somebody should do now, or is at: those that are due, and sums that are worth beginning
     while vectors still come.
 
-    entries: from `owed`.
+    entries: from `due_entries`.
     """
     found = [_key(each, SECURE_SUM) for each in _of(opened, statuses) if _worth_adding(each, rows, now)]
     for entry in entries:

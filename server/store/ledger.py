@@ -195,21 +195,21 @@ class Ledger:
         """
         _, state = await self.read(session, population)
         charge = state.charge(experiment, round)
-        if charge is not None and charge.standing is CostState.SPENT:
+        if charge is not None and charge.state is CostState.SPENT:
             return await _seed(session, charge)
         seed = self.entropy(SEED_BYTES)
         session.add(SecretRow(name=_secret(experiment, round), value=seed))
         await self._spend(session, population, experiment, round, commitment(seed))
         return seed
 
-    async def paid(self, session: AsyncSession, population: str, experiment: str, round: int) -> bytes | None:
+    async def noise_seed(self, session: AsyncSession, population: str, experiment: str, round: int) -> bytes | None:
         """The seed of the noise of a round that was paid for; None where it was paid for without one.
 
         Raises errors.InternalError for a round that was not paid for, and where the seed is gone (``noise_lost``).
         """
         _, state = await self.read(session, population)
         charge = state.charge(experiment, round)
-        if charge is None or charge.standing is not CostState.SPENT:
+        if charge is None or charge.state is not CostState.SPENT:
             raise InternalError(f"Round {round} of {experiment} was not paid for, so its sum is not opened.")
         return None if charge.noise is None else await _seed(session, charge)
 
@@ -224,7 +224,7 @@ class Ledger:
 
         async def decide(state: State) -> LedgerEvent | None:
             charge = state.charge(experiment, round)
-            reserved = charge is not None and charge.standing is CostState.RESERVED
+            reserved = charge is not None and charge.state is CostState.RESERVED
             return Refund(experiment=experiment, round=round, cause=cause) if reserved else None
 
         await self._append(session, population, decide)
@@ -234,9 +234,9 @@ class Ledger:
     ) -> None:
         async def decide(state: State) -> LedgerEvent | None:
             charge = state.charge(experiment, round)
-            if charge is None or charge.standing is CostState.REFUNDED:
+            if charge is None or charge.state is CostState.REFUNDED:
                 raise InternalError(f"Round {round} of {experiment} has reserved no budget that it could spend.")
-            spent = charge.standing is CostState.SPENT
+            spent = charge.state is CostState.SPENT
             return None if spent else Spend(experiment=experiment, round=round, noise=noise)
 
         await self._append(session, population, decide)

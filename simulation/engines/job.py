@@ -93,7 +93,7 @@ def measured_of(answer: JsonObject, tensors: ArraysByName) -> ClientEvaluation:
     return ClientEvaluation(**answer, update=tensors[_UPDATE].tobytes())
 
 
-def raise_told(answer: JsonObject) -> None:
+def raise_reported(answer: JsonObject) -> None:
     """Raise the error that an answer tells of, of the class that it had."""
     told = answer.get("error")
     if told is None:
@@ -107,7 +107,7 @@ def raise_told(answer: JsonObject) -> None:
 
 
 def error_answer(error: CoterieError) -> JsonObject:
-    """An error as an answer, which `raise_told` raises again."""
+    """An error as an answer, which `raise_reported` raises again."""
     told = {
         "class": type(error).__name__,
         "message": error.message,

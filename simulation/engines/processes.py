@@ -29,7 +29,7 @@ from coterie.protocol.device import TaskKind
 from coterie.simulation.assignment import Assignment
 from coterie.simulation.engines import shared
 from coterie.simulation.engines.engine import HELD, Setting
-from coterie.simulation.engines.job import JsonObject, measured_of, raise_told, trained_of
+from coterie.simulation.engines.job import JsonObject, measured_of, raise_reported, trained_of
 from coterie.simulation.engines.naming import required_name
 from coterie.simulation.population import CACHED, Client
 from coterie.simulation.work import ClientEvaluation, Trained
@@ -110,7 +110,7 @@ class Processes:
             taken.append(slot)
             if len(taken) > HELD:
                 self._slots.put(taken.popleft())
-            raise_told(answer)
+            raise_reported(answer)
             return read(answer, shared.read(self._folder / slot))
 
         try:
@@ -224,7 +224,7 @@ class _Worker:
     def await_ready(self) -> None:
         """Wait until it can work. Raises what it says instead; RemoteError (``worker_lost``) if nothing."""
         try:
-            raise_told(self._read())
+            raise_reported(self._read())
         except ValueError as error:
             raise RemoteError(
                 "A worker process ended before it could work.",

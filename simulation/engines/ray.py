@@ -21,7 +21,7 @@ from coterie.protocol.device import TaskKind
 from coterie.protocol.tensors import decode_tensors, encode_tensors
 from coterie.simulation.assignment import Assignment
 from coterie.simulation.engines.engine import Setting
-from coterie.simulation.engines.job import JsonObject, measured_of, raise_told, trained_of
+from coterie.simulation.engines.job import JsonObject, measured_of, raise_reported, trained_of
 from coterie.simulation.engines.naming import required_name
 from coterie.simulation.engines.ray_joining import join
 from coterie.simulation.engines.remote import Remote
@@ -96,7 +96,7 @@ class RayCluster:
             ) from error
         for answer in answers:
             try:
-                raise_told(json.loads(answer))
+                raise_reported(json.loads(answer))
             except CoterieError as error:
                 raise RemoteError(
                     f"A worker of the Ray cluster {self._name!r} cannot work: {error.message}",
@@ -139,7 +139,7 @@ class RayCluster:
             with self._translate_errors(f"client {number} of round {assignment.round}"):
                 answer, data = cast(tuple[str, bytes], self._ray.get(reference))
             told = cast(JsonObject, json.loads(answer))
-            raise_told(told)
+            raise_reported(told)
             return read(told, decode_tensors(data))
 
         try:

@@ -36,7 +36,7 @@ class Remote:
         self._weights: tuple[str, FloatArrays] = ("", {})
 
     def ready(self) -> str:
-        """Whether it can work, as JSON: empty, or the error (see `raise_told`)."""
+        """Whether it can work, as JSON: empty, or the error (see `raise_reported`)."""
         return json.dumps({} if self._problem is None else error_answer(self._problem))
 
     def perform(self, job: str, weights: NDArray[np.uint8], rows: bytes, state: bytes) -> tuple[str, bytes]:

@@ -97,10 +97,10 @@ def test_one_device_moves_one_group_by_no_more_than_its_noise_is_made_for(monkey
             )
             for place in range(GROUPS)
         ]
-        opening = ring.RingFoldTerms(
+        fold_terms = ring.RingFoldTerms(
             terms=terms, base="0" * 64, groups=GROUPS, expected=COHORT, rule="median", central=noise()
         )
-        ring.ring_fold(manifest, opening).result(tuple(sums), {}, at_once)
+        ring.ring_fold(manifest, fold_terms).result(tuple(sums), {}, at_once)
         return list(seen)
 
     whole = groups_without(None)

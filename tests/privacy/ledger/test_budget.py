@@ -141,7 +141,7 @@ class Rounds(RuleBasedStateMachine):
             else Spend(experiment=experiment, round=round)
         )
         charge = self.state.charge(experiment, round)
-        if charge is None or charge.standing is not CostState.RESERVED:
+        if charge is None or charge.state is not CostState.RESERVED:
             with pytest.raises(errors.Conflict):
                 fold([(clock(self.state, self.now), event)], self.state)
             return
