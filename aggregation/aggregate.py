@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from coterie import errors
 from coterie.aggregation.fold.choose import open_fold
-from coterie.aggregation.fold.fold import State, at_once
+from coterie.aggregation.fold.fold import at_once
 from coterie.aggregation.fold.usable import count_terms, nothing_usable, usable
 from coterie.aggregation.plan.manifest import Manifest
 from coterie.aggregation.private.central import CentralNoise
@@ -24,6 +24,7 @@ from coterie.aggregation.server_optimizers import ServerOptimizer
 from coterie.aggregation.staleness import NO_LAG, Lags
 from coterie.aggregation.update_files import UpdateFile, bytes_of, in_order
 from coterie.aggregation.version import version_of
+from coterie.protocol.arrays import ArraysByName
 from coterie.protocol.canonical import sha256_hex
 from coterie.protocol.files import make_folder
 from coterie.protocol.tensors import TensorLimits, decode_tensors, read_file, write_file
@@ -104,7 +105,7 @@ def aggregate_updates(
     layout, chosen = manifest.layout, reducer(rule)
     data = bytes_of(base)
     digest = sha256_hex(data)
-    before: State = {} if server_state is None else decode_tensors(bytes_of(server_state))
+    before: ArraysByName = {} if server_state is None else decode_tensors(bytes_of(server_state))
     terms = count_terms(chosen, weight_cap=weight_cap, exponent=lags.exponent, hidden=central is not None)
     fold = open_fold(manifest, chosen, trusted=trusted, central=central, server=before)
     older = {path: sha256_hex(bytes_of(path)) for path in set(lags.bases.values())}

@@ -4,9 +4,8 @@ Izmailov, Podoprikhin, Garipov, Vetrov, Wilson: "Averaging Weights Leads to Wide
 (2018); FedExP (2023) evaluates the mean of the last two.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,13 +13,14 @@ import numpy.typing as npt
 from coterie import errors
 from coterie.aggregation.history import History
 from coterie.aggregation.number import is_number
+from coterie.protocol.arrays import ArraysByName
 from coterie.protocol.layout import Layout
 from coterie.protocol.tensors import read_file
 
-Tensors = Mapping[str, npt.NDArray[Any]]
 
-
-def average(versions: Sequence[Tensors], weights: Sequence[float] | None = None) -> dict[str, npt.NDArray[np.float32]]:
+def average(
+    versions: Sequence[ArraysByName], weights: Sequence[float] | None = None
+) -> dict[str, npt.NDArray[np.float32]]:
     """The weighted mean of versions of one layout, tensor by tensor; equal weights when None.
 
     Sums are kept in float64. Running statistics are averaged like weights, which is what a round does with them.

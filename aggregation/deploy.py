@@ -1,17 +1,18 @@
 """A model version as one file that needs nothing else: the graph of a prediction with the weights inside."""
 
-from coterie.aggregation.evaluate import Arrays, require_client
+from coterie.aggregation.evaluate import require_client
 from coterie.aggregation.plan.manifest import Manifest
 from coterie.aggregation.walk import Supply, filled
+from coterie.protocol.arrays import ArraysByName
 
 
 def inference_file(
     manifest: Manifest,
     graph: bytes,
-    weights: Arrays,
+    weights: ArraysByName,
     *,
-    frozen: Arrays | None = None,
-    client_state: Arrays | None = None,
+    frozen: ArraysByName | None = None,
+    client_state: ArraysByName | None = None,
 ) -> bytes:
     """An ONNX file whose inputs are the schema's features (raw values) and whose output is ``output``.
 

@@ -16,8 +16,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from coterie.aggregation.events import Kind
 from coterie.aggregation.round import Cause, Round, RoundConfig, RoundPhase
+from coterie.protocol.device import TaskKind
 
 
 class Work(StrEnum):
@@ -52,7 +52,7 @@ _SENTENCES: Mapping[Work, str] = {
     Work.COMMIT: "As one step, make the version the experiment's model and settle its updates: `Committed`.",
     Work.CLEAN: "Delete the update files of the round that is over: `Cleaned`.",
 }
-SUMS: Mapping[Work, Kind] = {Work.SUM: "train", Work.SUM_EVALUATIONS: "evaluate"}
+SUMS: Mapping[Work, TaskKind] = {Work.SUM: "train", Work.SUM_EVALUATIONS: "evaluate"}
 """Work on secret sums: of which tasks."""
 
 
@@ -84,7 +84,7 @@ class SumAttempt:
     """
 
     id: str
-    kind: Kind
+    kind: TaskKind
     stage: AttemptStage
 
 
@@ -110,7 +110,7 @@ class Ask:
     deadline_s: report ``DeadlinePassed(kind)`` so many seconds after this was due first; None where nothing waits.
     """
 
-    kind: Kind
+    kind: TaskKind
     slots: int
     deadline_s: float | None = None
 
@@ -119,11 +119,11 @@ class Ask:
 class Close:
     """Take back every task of this kind that is out."""
 
-    kind: Kind
+    kind: TaskKind
 
 
 Due = Do | Ask | Close
-KINDS: tuple[Kind, ...] = ("train", "evaluate")
+KINDS: tuple[TaskKind, ...] = ("train", "evaluate")
 
 
 def goes_on(config: RoundConfig) -> bool:
@@ -142,14 +142,14 @@ def surveying(round: Round) -> bool:
     return round.phase is RoundPhase.EVALUATING and round.central_done and asks
 
 
-def accepts(round: Round, kind: Kind) -> bool:
+def accepts(round: Round, kind: TaskKind) -> bool:
     """Whether a result of a leased task of this kind can still be counted. Hosts ask this before they accept one."""
     if kind == "evaluate":
         return surveying(round)
     return round.phase is RoundPhase.COLLECTING or (goes_on(round.config) and not round.phase.final)
 
 
-def open_slots(round: Round, kind: Kind) -> int:
+def open_slots(round: Round, kind: TaskKind) -> int:
     """How many more devices may take a task of this kind now."""
     config = round.config
     if not accepts(round, kind):
@@ -192,7 +192,7 @@ class Duty:
     """One row: in which case of a phase it holds, the work that is due then, and the kind of task it waits for."""
 
     work: Work | None = None
-    awaits: Kind | None = None
+    awaits: TaskKind | None = None
     holds: Callable[[Round], bool] = _always
     case: str = ""
 
@@ -252,11 +252,11 @@ def work_due(round: Round) -> Work | None:
     return None if found is None else found.work
 
 
-def _leased_tasks(round: Round, kind: Kind) -> int:
+def _leased_tasks(round: Round, kind: TaskKind) -> int:
     return round.leased if kind == "train" else round.evaluation_leased
 
 
-def _deadline_s(config: RoundConfig, kind: Kind) -> float:
+def _deadline_s(config: RoundConfig, kind: TaskKind) -> float:
     return config.deadline_s if kind == "train" else config.evaluation_deadline_s
 
 

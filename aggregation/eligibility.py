@@ -6,10 +6,10 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from coterie.aggregation.events import Kind
 from coterie.aggregation.round import Round, RoundPhase
 from coterie.aggregation.selection import Candidate, select
 from coterie.privacy.dp.participation import may_take_part
+from coterie.protocol.device import TaskKind
 from coterie.protocol.privacy import ExampleLevel, LocalLevel, Privacy
 from coterie.protocol.rounds import RoundPolicy
 
@@ -124,12 +124,14 @@ def choose(
     return (*chosen, *(one.id for one in candidates if one.id == trusted))
 
 
-def measures(policy: RoundPolicy, kind: Kind) -> bool:
+def measures(policy: RoundPolicy, kind: TaskKind) -> bool:
     """Whether a task only measures what training made, which whoever can may do."""
     return kind == "evaluate" and policy.purpose == "train"
 
 
-def may_try(outcomes: Sequence[TaskOutcome], kind: Kind, privacy: Privacy | None, *, in_buffer: bool = False) -> bool:
+def may_try(
+    outcomes: Sequence[TaskOutcome], kind: TaskKind, privacy: Privacy | None, *, in_buffer: bool = False
+) -> bool:
     """Whether a client may have a task of this kind in a round in which its tasks ended so; it holds none. A simulation
     asks for buffered rounds alone: in others a client has one task.
 

@@ -61,8 +61,7 @@ from coterie.aggregation.events import (
     EvaluationFailed,
     EvaluationLeased,
     EvaluationSummed,
-    Event,
-    Kind,
+    RoundEvent,
     StopRequested,
     TaskFailed,
     TaskLeased,
@@ -88,8 +87,7 @@ __all__ = [
     "EvaluationFailed",
     "EvaluationLeased",
     "EvaluationSummed",
-    "Event",
-    "Kind",
+    "RoundEvent",
     "RoundPhase",
     "Round",
     "RoundConfig",
@@ -130,7 +128,7 @@ def start(number: int, base: str, config: RoundConfig, *, place: int = 0, before
     return rules.aggregate(taken) if taken.accepted >= config.cohort else taken
 
 
-def step(round: Round, event: Event) -> Round:
+def step(round: Round, event: RoundEvent) -> Round:
     """The next value of the round.
 
     Raises errors.Conflict, naming phase and event, where the table has no rule; the round is unchanged then.
@@ -150,14 +148,14 @@ def step(round: Round, event: Event) -> Round:
 class Transition:
     """One entry of the table: the function, and where it may lead (for the diagram and its test)."""
 
-    apply: Callable[[Round, Event], Round]
+    apply: Callable[[Round, RoundEvent], Round]
     leads_to: tuple[RoundPhase, ...] = ()
 
 
 _STOP = Transition(rules.stop, (RoundPhase.ABANDONED,))
 # News of a task that was already closed, or of work that a stop made pointless: true, but no longer of any consequence.
 _LATE = Transition(rules.ignore)
-_AFTER_THE_END: Mapping[type[Event], Transition] = {
+_AFTER_THE_END: Mapping[type[RoundEvent], Transition] = {
     Cleaned: Transition(rules.cleaned),
     TaskFailed: _LATE,
     DeadlinePassed: _LATE,
@@ -165,7 +163,7 @@ _AFTER_THE_END: Mapping[type[Event], Transition] = {
     StopRequested: _LATE,
 }
 
-TRANSITIONS: Mapping[RoundPhase, Mapping[type[Event], Transition]] = {
+TRANSITIONS: Mapping[RoundPhase, Mapping[type[RoundEvent], Transition]] = {
     RoundPhase.COLLECTING: {
         TaskLeased: Transition(rules.lease),
         UpdateAccepted: Transition(rules.accept, (RoundPhase.AGGREGATING,)),
@@ -208,13 +206,13 @@ TRANSITIONS: Mapping[RoundPhase, Mapping[type[Event], Transition]] = {
 }
 
 # While a buffered round is made into a version, its tasks are still out.
-_GOES_ON: Mapping[type[Event], Transition] = {
+_GOES_ON: Mapping[type[RoundEvent], Transition] = {
     TaskLeased: Transition(rules.lease),
     UpdateAccepted: Transition(rules.accept),
     TaskFailed: Transition(rules.fail),
 }
 
-BUFFERED: Mapping[RoundPhase, Mapping[type[Event], Transition]] = {
+BUFFERED: Mapping[RoundPhase, Mapping[type[RoundEvent], Transition]] = {
     **TRANSITIONS,
     RoundPhase.AGGREGATING: {**TRANSITIONS[RoundPhase.AGGREGATING], **_GOES_ON},
     RoundPhase.EVALUATING: {**TRANSITIONS[RoundPhase.EVALUATING], **_GOES_ON},

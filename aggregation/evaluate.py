@@ -13,10 +13,10 @@ from coterie.aggregation.walk import Supply, run
 from coterie.aggregation.whole_metrics import whole_metrics
 from coterie.compute.runtime.executable import Executable
 from coterie.protocol import spread
+from coterie.protocol.arrays import ArraysByName
 from coterie.protocol.metrics import MetricSums
 from coterie.protocol.update import Update
 
-Arrays = Mapping[str, npt.NDArray[Any]]
 Graphs = Mapping[str, bytes | Executable]
 """Of a plan's stages by name: as files, or loaded already."""
 
@@ -24,11 +24,11 @@ Graphs = Mapping[str, bytes | Executable]
 def evaluate(
     graphs: Graphs,
     manifest: Manifest,
-    weights: Arrays,
-    rows: Arrays,
+    weights: ArraysByName,
+    rows: ArraysByName,
     *,
-    frozen: Arrays | None = None,
-    client_state: Arrays | None = None,
+    frozen: ArraysByName | None = None,
+    client_state: ArraysByName | None = None,
     threads: int = 1,
 ) -> MetricSums:
     """Metric sums of a model version over all rows.
@@ -58,11 +58,11 @@ def metric_sums(manifest: Manifest, measured: Supply) -> MetricSums:
 def predictions(
     graphs: Graphs,
     manifest: Manifest,
-    weights: Arrays,
-    rows: Arrays,
+    weights: ArraysByName,
+    rows: ArraysByName,
     *,
-    frozen: Arrays | None = None,
-    client_state: Arrays | None = None,
+    frozen: ArraysByName | None = None,
+    client_state: ArraysByName | None = None,
     threads: int = 1,
 ) -> npt.NDArray[Any]:
     """What a model version says of each row, ``[rows, …]``, in the order of the rows.
@@ -81,7 +81,7 @@ def predictions(
     return found.at("prediction")[PREDICTION]
 
 
-def require_client(manifest: Manifest, task: TaskName, client_state: Arrays | None) -> Arrays:
+def require_client(manifest: Manifest, task: TaskName, client_state: ArraysByName | None) -> ArraysByName:
     """The client state that a task is done with, empty where it reads none. Raises errors.ExperimentError
     (``personal_model``).
     """
@@ -99,10 +99,10 @@ def _run_stages(
     task: TaskName,
     graphs: Graphs,
     manifest: Manifest,
-    weights: Arrays,
-    rows: Arrays,
-    frozen: Arrays | None,
-    client_state: Arrays | None,
+    weights: ArraysByName,
+    rows: ArraysByName,
+    frozen: ArraysByName | None,
+    client_state: ArraysByName | None,
     threads: int,
 ) -> Supply:
     state = require_client(manifest, task, client_state)

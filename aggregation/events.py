@@ -1,11 +1,9 @@
 """What can happen to a round: frozen values. The host reports each exactly once."""
 
 from dataclasses import dataclass, field
-from typing import Literal
 
 from coterie.aggregation.round import Cause, Sums
-
-Kind = Literal["train", "evaluate"]
+from coterie.protocol.device import TaskKind
 
 
 @dataclass(frozen=True)
@@ -37,7 +35,7 @@ class TaskFailed:
 class DeadlinePassed:
     """The time for tasks of this kind is over."""
 
-    kind: Kind
+    kind: TaskKind
 
 
 @dataclass(frozen=True)
@@ -126,7 +124,7 @@ class StopRequested:
     detail: str | None = None
 
 
-Event = (
+RoundEvent = (
     TaskLeased | UpdateAccepted | TaskFailed | DeadlinePassed | AggregateReady | AggregateFailed
     | Evaluated | EvaluationLeased | EvaluationAccepted | EvaluationFailed | EvaluationSummed | Committed
     | Cleaned | StopRequested

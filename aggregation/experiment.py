@@ -46,8 +46,8 @@ PerExample: TypeAlias = Callable[[Array, Array], Array] | Callable[[Array, Array
 each row and 0 for padding, ``[B]``.
 """
 
-Table: TypeAlias = Mapping[str, npt.NDArray[Any]] | Frame
-EvaluationRows: TypeAlias = Table | str | Path | Source | Dataset | Callable[[DataSchema], Table]
+DataTable: TypeAlias = Mapping[str, npt.NDArray[Any]] | Frame
+EvaluationRows: TypeAlias = DataTable | str | Path | Source | Dataset | Callable[[DataSchema], DataTable]
 """Rows, or where they are: all that a device takes as its data."""
 
 RESERVED_METRICS = (EXAMPLES, "loss")

@@ -10,7 +10,7 @@ import numpy as np
 
 from coterie import errors
 from coterie.aggregation.reducers import Reducer, Vector
-from coterie.aggregation.server_optimizers import State
+from coterie.aggregation.server_optimizers import OptimizerState
 
 PREVIOUS = "reducer/previous"
 
@@ -27,7 +27,7 @@ def judging(rule: Reducer, trusted: Vector | None) -> Reducer:
     return rule.beside(trusted.astype(np.float32))
 
 
-def going_on(rule: Reducer, state: State) -> Reducer:
+def going_on(rule: Reducer, state: OptimizerState) -> Reducer:
     """The rule with the aggregate of the last round that became a version; as it is where there is none, or where the
     rule asks for none.
     """
@@ -36,6 +36,6 @@ def going_on(rule: Reducer, state: State) -> Reducer:
     return rule.beside(state[PREVIOUS].astype(np.float32))
 
 
-def to_go_on(rule: Reducer, aggregate: Vector) -> State:
+def to_go_on(rule: Reducer, aggregate: Vector) -> OptimizerState:
     """What the next round needs of this one's aggregate ``[length]``, all sections that are means; often nothing."""
     return {PREVIOUS: aggregate} if rule.reference == "previous" else {}

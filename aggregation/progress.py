@@ -59,7 +59,7 @@ class ExperimentProgress:
     finished: Reason | None = None
 
     @property
-    def kept(self) -> str:
+    def result_version(self) -> str:
         """The version to hand out as the result: the best measured one, else the newest."""
         return self.best or self.current
 
@@ -144,13 +144,13 @@ def after_round(progress: ExperimentProgress, outcome: Round, policy: RoundPolic
     if reason is None:
         return first_round(after, policy)
     ended = replace(after, finished=reason)
-    return ended, ExperimentEnd(reason, ended.kept)
+    return ended, ExperimentEnd(reason, ended.result_version)
 
 
 def out_of_budget(progress: ExperimentProgress) -> tuple[ExperimentProgress, ExperimentEnd]:
     """The end of an experiment whose next round the privacy budget does not allow, instead of that round."""
     ended = replace(progress, started=progress.started - 1, finished=Reason.BUDGET_EXHAUSTED)
-    return ended, ExperimentEnd(Reason.BUDGET_EXHAUSTED, ended.kept)
+    return ended, ExperimentEnd(Reason.BUDGET_EXHAUSTED, ended.result_version)
 
 
 def _count(progress: ExperimentProgress, outcome: Round, policy: RoundPolicy) -> ExperimentProgress:

@@ -12,7 +12,7 @@ from coterie.protocol.metrics import MetricSums
 from coterie.protocol.participants import Participant
 from coterie.protocol.spread import Spread, spreads
 
-Evaluation = Literal["central", "federated"]
+EvaluationPlace = Literal["central", "federated"]
 _LISTED = ("loss", "accuracy")
 
 
@@ -42,7 +42,7 @@ class RoundRecord:
     metrics: Mapping[str, float] = field(default_factory=dict[str, float])
     training: Mapping[str, float] = field(default_factory=dict[str, float])
     fairness: Mapping[str, Spread] = field(default_factory=dict[str, Spread])
-    evaluation: Evaluation | None = None
+    evaluation: EvaluationPlace | None = None
     bytes_up: int = 0
     bytes_down: int = 0
     seconds: float | None = None
@@ -124,7 +124,7 @@ class RoundRecord:
             metrics=_numbers(metrics),
             training=_numbers(value.get("training") or {}),
             fairness=_spreads(value.get("fairness") or {}),
-            evaluation=cast("Evaluation | None", value.get("evaluation")),
+            evaluation=cast("EvaluationPlace | None", value.get("evaluation")),
             bytes_up=int(value.get("bytes_up") or 0),
             bytes_down=int(value.get("bytes_down") or 0),
             seconds=_optional(value, "seconds"),

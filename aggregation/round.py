@@ -198,7 +198,7 @@ class Round:
         return self.clipped / self.usable if self.clipped is not None and self.version and self.usable > 0 else None
 
 
-def moved(counts: Mapping[int, int], place: int, by: int) -> dict[int, int]:
+def changed_counts(counts: Mapping[int, int], place: int, by: int) -> dict[int, int]:
     """Counts by place with one of them changed; a place without tasks is absent."""
     changed = {**counts, place: counts.get(place, 0) + by}
     return {at: count for at, count in sorted(changed.items()) if count}

@@ -16,39 +16,39 @@ from coterie.aggregation.events import (
     Evaluated,
     EvaluationAccepted,
     EvaluationSummed,
-    Event,
+    RoundEvent,
     StopRequested,
     TaskFailed,
     UpdateAccepted,
 )
-from coterie.aggregation.round import Cause, Round, RoundPhase, Sums, moved
+from coterie.aggregation.round import Cause, Round, RoundPhase, Sums, changed_counts
 
 
-def lease(round: Round, event: Event) -> Round:
+def lease(round: Round, event: RoundEvent) -> Round:
     if open_slots(round, "train") == 0:
         raise errors.Conflict(
             f"Round {round.number} has no free training slot: {round.config.slots} are taken.", code="round_full"
         )
-    return replace(round, leases=moved(round.leases, round.place, +1))
+    return replace(round, leases=changed_counts(round.leases, round.place, +1))
 
 
-def accept(round: Round, event: Event) -> Round:
+def accept(round: Round, event: RoundEvent) -> Round:
     place = _leased_place(round, event)
-    returned = replace(round, leases=moved(round.leases, place, -1))
+    returned = replace(round, leases=changed_counts(round.leases, place, -1))
     if round.phase is not RoundPhase.COLLECTING:
-        return replace(returned, waiting=moved(round.waiting, place, +1))
-    counted = replace(returned, buffer=moved(round.buffer, place, +1))
+        return replace(returned, waiting=changed_counts(round.waiting, place, +1))
+    counted = replace(returned, buffer=changed_counts(round.buffer, place, +1))
     return aggregate(counted) if counted.accepted >= counted.config.cohort else counted
 
 
-def fail(round: Round, event: Event) -> Round:
+def fail(round: Round, event: RoundEvent) -> Round:
     if not accepts(round, "train"):
         return round
     place = _leased_place(round, event)
-    return replace(round, leases=moved(round.leases, place, -1), failed=round.failed + 1)
+    return replace(round, leases=changed_counts(round.leases, place, -1), failed=round.failed + 1)
 
 
-def deadline(round: Round, event: Event) -> Round:
+def deadline(round: Round, event: RoundEvent) -> Round:
     if isinstance(event, DeadlinePassed) and event.kind == "evaluate":
         raise errors.Conflict(
             f"Round {round.number} is collecting; it has no evaluation deadline yet.", code="round_phase"
@@ -66,7 +66,7 @@ def deadline(round: Round, event: Event) -> Round:
     return _abandon(round, cause, detail)
 
 
-def ready(round: Round, event: Event) -> Round:
+def ready(round: Round, event: RoundEvent) -> Round:
     if not isinstance(event, AggregateReady):
         raise errors.InternalError(f"{type(event).__name__} was routed to the rule for AggregateReady.")
     usable = round.accepted - event.rejected
@@ -83,7 +83,7 @@ def ready(round: Round, event: Event) -> Round:
     return evaluate(replace(made, central_done=not made.config.central_evaluation))
 
 
-def aggregate_failed(round: Round, event: Event) -> Round:
+def aggregate_failed(round: Round, event: RoundEvent) -> Round:
     if not isinstance(event, AggregateFailed):
         raise errors.InternalError(f"{type(event).__name__} was routed to the rule for AggregateFailed.")
     missing = event.reason == Cause.TRUSTED_MISSING.value
@@ -92,7 +92,7 @@ def aggregate_failed(round: Round, event: Event) -> Round:
     return _abandon(round, Cause.TRUSTED_MISSING if missing else Cause.AGGREGATE_FAILED, event.detail)
 
 
-def evaluated(round: Round, event: Event) -> Round:
+def evaluated(round: Round, event: RoundEvent) -> Round:
     if round.central_done or not isinstance(event, Evaluated):
         raise errors.Conflict(
             f"Round {round.number} is not waiting for the coordinator's evaluation.", code="round_phase"
@@ -101,13 +101,13 @@ def evaluated(round: Round, event: Event) -> Round:
     return evaluate(replace(round, central=central, central_done=True, detail=event.detail))
 
 
-def lease_evaluation(round: Round, event: Event) -> Round:
+def lease_evaluation(round: Round, event: RoundEvent) -> Round:
     if open_slots(round, "evaluate") == 0:
         raise errors.Conflict(f"Round {round.number} has no free evaluation slot.", code="round_full")
     return replace(round, evaluation_leased=round.evaluation_leased + 1)
 
 
-def accept_evaluation(round: Round, event: Event) -> Round:
+def accept_evaluation(round: Round, event: RoundEvent) -> Round:
     _require_lease(round, round.evaluation_leased, event)
     if not isinstance(event, EvaluationAccepted):
         raise errors.InternalError(f"{type(event).__name__} was routed to the rule for EvaluationAccepted.")
@@ -120,14 +120,14 @@ def accept_evaluation(round: Round, event: Event) -> Round:
     return _after_evaluation(counted) if counted.evaluated >= counted.config.evaluation_cohort else counted
 
 
-def fail_evaluation(round: Round, event: Event) -> Round:
+def fail_evaluation(round: Round, event: RoundEvent) -> Round:
     if round.survey_closed:
         return round
     _require_lease(round, round.evaluation_leased, event)
     return replace(round, evaluation_leased=round.evaluation_leased - 1, evaluation_failed=round.evaluation_failed + 1)
 
 
-def evaluation_deadline(round: Round, event: Event) -> Round:
+def evaluation_deadline(round: Round, event: RoundEvent) -> Round:
     if round.survey_closed or (isinstance(event, DeadlinePassed) and event.kind == "train"):
         return round
     if not surveying(round):
@@ -140,7 +140,7 @@ def evaluation_deadline(round: Round, event: Event) -> Round:
     return _after_evaluation(round)
 
 
-def evaluations_summed(round: Round, event: Event) -> Round:
+def evaluations_summed(round: Round, event: RoundEvent) -> Round:
     if not round.survey_closed or not isinstance(event, EvaluationSummed):
         raise errors.Conflict(f"Round {round.number} is not waiting for a sum of evaluations.", code="round_phase")
     if event.metrics is None and round.config.evaluate_only:
@@ -149,20 +149,20 @@ def evaluations_summed(round: Round, event: Event) -> Round:
     return _commit(replace(round, federated=dict(event.metrics or {}), detail=detail))
 
 
-def committed(round: Round, event: Event) -> Round:
+def committed(round: Round, event: RoundEvent) -> Round:
     return replace(round, phase=RoundPhase.COMMITTED)
 
 
-def cleaned(round: Round, event: Event) -> Round:
+def cleaned(round: Round, event: RoundEvent) -> Round:
     return replace(round, cleaned=True)
 
 
-def stop(round: Round, event: Event) -> Round:
+def stop(round: Round, event: RoundEvent) -> Round:
     asked = event if isinstance(event, StopRequested) else StopRequested()
     return _abandon(round, asked.cause, asked.detail)
 
 
-def ignore(round: Round, event: Event) -> Round:
+def ignore(round: Round, event: RoundEvent) -> Round:
     return round
 
 
@@ -202,7 +202,7 @@ def _abandon(round: Round, cause: Cause, detail: str | None) -> Round:
     return ended
 
 
-def _leased_place(round: Round, event: Event) -> int:
+def _leased_place(round: Round, event: RoundEvent) -> int:
     """The place of the leased training task that an event is about."""
     if not isinstance(event, UpdateAccepted | TaskFailed):
         raise errors.InternalError(f"{type(event).__name__} is not about a leased training task.")
@@ -211,7 +211,7 @@ def _leased_place(round: Round, event: Event) -> int:
     return place
 
 
-def _require_lease(round: Round, leases: int, event: Event) -> None:
+def _require_lease(round: Round, leases: int, event: RoundEvent) -> None:
     if leases == 0:
         raise errors.Conflict(
             f"Round {round.number} got {type(event).__name__}, but no task is leased.", code="no_lease"

@@ -20,7 +20,7 @@ from coterie.aggregation.aggregate import STATE_FILE, WEIGHTS_FILE
 from coterie.aggregation.fold.fold import at_once
 from coterie.aggregation.fold.ring import RingFoldTerms, Summed, measured, ring_fold
 from coterie.aggregation.plan.manifest import Manifest
-from coterie.aggregation.private.central import CLIP, CentralNoise, State
+from coterie.aggregation.private.central import CLIP, CentralNoise
 from coterie.aggregation.private.secure_aggregation import fewest_of_group, mode_for
 from coterie.aggregation.private.shared_noise import shared_noise
 from coterie.aggregation.server_optimizers import ServerOptimizer
@@ -34,6 +34,7 @@ from coterie.privacy.secagg.parameters import FEWEST_CLIENTS
 from coterie.privacy.secagg.ring import RingVector
 from coterie.privacy.secagg.ring_sections import ring_sections
 from coterie.protocol import spread
+from coterie.protocol.arrays import ArraysByName
 from coterie.protocol.canonical import sha256_hex
 from coterie.protocol.files import make_folder
 from coterie.protocol.mechanisms import DISTRIBUTED
@@ -135,11 +136,11 @@ def secure_aggregate(
     errors.StorageError.
     """
     data = bytes_of(base)
-    before: State = {} if server_state is None else decode_tensors(bytes_of(server_state))
-    opening = RingFoldTerms(
+    before: ArraysByName = {} if server_state is None else decode_tensors(bytes_of(server_state))
+    fold_terms = RingFoldTerms(
         terms=terms, base=sha256_hex(data), groups=len(sums), expected=expected, rule=rule, central=central
     )
-    folded = ring_fold(manifest, opening).result(tuple(sums), before, at_once)
+    folded = ring_fold(manifest, fold_terms).result(tuple(sums), before, at_once)
     limits = TensorLimits(max_bytes=manifest.layout.size * 4 + (1 << 20), dtypes=frozenset({"F32"}))
     weights = manifest.layout.flatten(decode_tensors(data, limits))
     after = version_of(manifest, folded, weights, server, before, _no_older)
@@ -228,6 +229,6 @@ def _no_older(digest: str) -> npt.NDArray[np.float32]:
     raise errors.InternalError(f"A secret sum holds no update of the older version {digest}.")
 
 
-def clip_in(state: State) -> float | None:
+def clip_in(state: ArraysByName) -> float | None:
     """The clipping norm that quantiles have moved to so far; None where nothing has."""
     return float(state[CLIP][0]) if CLIP in state else None

@@ -23,7 +23,7 @@ from coterie.aggregation.reducers import Vector
 if TYPE_CHECKING:
     from coterie.compute.optim.optimizer import Optimizer
 
-State = Mapping[str, Vector]
+OptimizerState = Mapping[str, Vector]
 
 
 @dataclass(frozen=True)
@@ -37,8 +37,8 @@ class ServerOptimizer:
 
     name: str
     parameters: Mapping[str, float]
-    init: Callable[[int], State] = field(compare=False, repr=False)
-    update: Callable[[Vector, State], tuple[Vector, State]] = field(compare=False, repr=False)
+    init: Callable[[int], OptimizerState] = field(compare=False, repr=False)
+    update: Callable[[Vector, OptimizerState], tuple[Vector, OptimizerState]] = field(compare=False, repr=False)
 
 
 def server_sgd(lr: float = 1.0, momentum: float = 0.0) -> ServerOptimizer:
@@ -50,10 +50,10 @@ def server_sgd(lr: float = 1.0, momentum: float = 0.0) -> ServerOptimizer:
     """
     _check(lr=lr, momentum=momentum)
 
-    def init(size: int) -> State:
+    def init(size: int) -> OptimizerState:
         return {"velocity": np.zeros(size, np.float64)} if momentum else {}
 
-    def update(delta: Vector, state: State) -> tuple[Vector, State]:
+    def update(delta: Vector, state: OptimizerState) -> tuple[Vector, OptimizerState]:
         if not momentum:
             return delta if lr == 1 else lr * delta, {}
         velocity = momentum * state["velocity"] + delta
@@ -136,14 +136,14 @@ def _from_rule(
 
     hyper = {key: Array(np.array([value], np.float64)) for key, value in rule.hyper.items()}
 
-    def init(size: int) -> State:
+    def init(size: int) -> OptimizerState:
         state = rule.init({_WEIGHTS: Array(np.zeros(size, np.float64))})
         return {
             key: np.full(value.shape, first[key], np.float64) if key in first else value.numpy().astype(np.float64)
             for key, value in state.items()
         }
 
-    def update(delta: Vector, state: State) -> tuple[Vector, State]:
+    def update(delta: Vector, state: OptimizerState) -> tuple[Vector, OptimizerState]:
         held = {key: Array(value) for key, value in state.items()}
         # From weights of 0, the weights after the step are the step.
         origin = {_WEIGHTS: Array(np.zeros_like(delta))}

@@ -17,7 +17,7 @@ from coterie.aggregation.horizontal.server_part import Aggregates
 from coterie.aggregation.methods import algorithm
 from coterie.aggregation.plan.manifest import DELTA, Manifest
 from coterie.aggregation.reducers import Vector
-from coterie.aggregation.server_optimizers import ServerOptimizer, State
+from coterie.aggregation.server_optimizers import OptimizerState, ServerOptimizer
 from coterie.aggregation.update_sections import drift_of, reads_drift
 from coterie.protocol.delta import coarse
 from coterie.protocol.finite import all_finite
@@ -39,7 +39,7 @@ class NextVersion:
     """
 
     weights: npt.NDArray[np.float32] = field(repr=False)
-    state: State = field(repr=False)
+    state: OptimizerState = field(repr=False)
     step: Vector = field(repr=False)
 
     @property
@@ -57,7 +57,7 @@ def next_version(
     clients: int,
     weight: float,
     server: ServerOptimizer,
-    state: State,
+    state: OptimizerState,
     freshness: float = 1.0,
     drift: Vector | None = None,
     untrained: Mapping[str, npt.NDArray[np.bool_]] = _EVERYTHING,
@@ -101,7 +101,7 @@ def version_of(
     folded: Folded,
     base: npt.NDArray[np.float32],
     server: ServerOptimizer,
-    state: State,
+    state: OptimizerState,
     version: Callable[[str], npt.NDArray[np.float32]],
 ) -> NextVersion:
     """The version that a round's fold makes of ``base``, and the server's state with what the fold keeps of it.
@@ -132,9 +132,9 @@ def _step(
     manifest: Manifest,
     together: Aggregates,
     server: ServerOptimizer,
-    state: State,
+    state: OptimizerState,
     untrained: Mapping[str, npt.NDArray[np.bool_]],
-) -> tuple[Vector, State]:
+) -> tuple[Vector, OptimizerState]:
     """The change of the weights and the state to keep; nothing changes where nothing covers the layout."""
     layout = manifest.layout
     method = algorithm(manifest.algorithm.name, manifest.algorithm.parameters).server
@@ -191,5 +191,5 @@ def _scatter(spec: SectionSpec, section: Vector, size: int) -> Vector:
     return vector
 
 
-def _part(state: State, prefix: str) -> State:
+def _part(state: OptimizerState, prefix: str) -> OptimizerState:
     return {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}

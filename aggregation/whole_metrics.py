@@ -13,15 +13,15 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie import errors
+from coterie.protocol.arrays import Vector
 
-Floats: TypeAlias = npt.NDArray[np.float64]
-Whole: TypeAlias = Callable[[Floats, npt.NDArray[Any]], float | None]
+WholeMetricFunction: TypeAlias = Callable[[Vector, npt.NDArray[Any]], float | None]
 """(predictions ``[N]`` or ``[N, K]``, labels ``[N]``) → the metric; None where these labels do not define it."""
 
 _BLOCK = 1024
 
 
-def auc(prediction: Floats, label: npt.NDArray[Any]) -> float | None:
+def auc(prediction: Vector, label: npt.NDArray[Any]) -> float | None:
     """The area under the ROC curve; of more than two classes, the mean of each class against the rest by softmax. Ties
     count half. None where one side of a class has no row.
     """
@@ -36,7 +36,7 @@ def auc(prediction: Floats, label: npt.NDArray[Any]) -> float | None:
     return float(np.mean(found)) if len(found) == len(areas) else None
 
 
-def f1(prediction: Floats, label: npt.NDArray[Any]) -> float | None:
+def f1(prediction: Vector, label: npt.NDArray[Any]) -> float | None:
     """The harmonic mean of precision and recall of class 1; of more than two classes, the mean over the classes that
     are predicted or true. Of one logit, above 0 means class 1. None where no row is or is said to be of class 1.
     """
@@ -48,7 +48,7 @@ def f1(prediction: Floats, label: npt.NDArray[Any]) -> float | None:
     return float(np.mean(scores)) if scores else None
 
 
-def c_index(prediction: Floats, label: npt.NDArray[Any]) -> float | None:
+def c_index(prediction: Vector, label: npt.NDArray[Any]) -> float | None:
     """Harrell's concordance: of the pairs of rows whose order is known, the share in which the one with the greater
     predicted risk has its event first; equal risks count half. None without such a pair.
 
@@ -67,7 +67,7 @@ def c_index(prediction: Floats, label: npt.NDArray[Any]) -> float | None:
     return agreed / known if known else None
 
 
-def _area(score: Floats, positive: npt.NDArray[np.bool_]) -> float | None:
+def _area(score: Vector, positive: npt.NDArray[np.bool_]) -> float | None:
     """By ranks (Mann and Whitney), of which equal scores share the mean."""
     of_one, of_other = int(positive.sum()), int((~positive).sum())
     if not of_one or not of_other:
@@ -79,7 +79,7 @@ def _area(score: Floats, positive: npt.NDArray[np.bool_]) -> float | None:
 
 @dataclass(frozen=True)
 class _Rule:
-    measure: Whole
+    measure: WholeMetricFunction
     classes: bool
 
 

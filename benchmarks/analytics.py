@@ -28,7 +28,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.aggregation.analytics import Query, ask, count, heavy_hitters, histogram, mean, quantiles
-from coterie.aggregation.analytics.noise import Noised
+from coterie.aggregation.analytics.noise import NoisyPrivacy
 from coterie.aggregation.experiment import Experiment
 from coterie.aggregation.preparation import Category, Draft, Number, Survey
 from coterie.aggregation.preparation.calibration import Calibration
@@ -204,7 +204,7 @@ def _heavy_hitters_off(answer: Any, clients: list[Arrays]) -> Judged:
     return errors, answer.error, [word in answer.counts for word, times in truth.items() if times >= answer.sure_from]
 
 
-NOISED: Mapping[str, tuple[Query[Any], Noised, Callable[[Any, list[Arrays]], Judged]]] = {
+NOISED: Mapping[str, tuple[Query[Any], NoisyPrivacy, Callable[[Any, list[Arrays]], Judged]]] = {
     "count": (count("age"), COORDINATOR, _count_off),
     "mean": (mean("age", low=0, high=120), COORDINATOR, _mean_off),
     "mean, devices' noise": (mean("age", low=0, high=120), TOGETHER, _mean_off),

@@ -28,9 +28,9 @@ import numpy.typing as npt
 from coterie.privacy.dp.accounting import total_cost
 from coterie.privacy.dp.choosing import choose
 from coterie.privacy.dp.distributed import encode
-from coterie.privacy.dp.events import Approximate, Event, SampledGaussian
+from coterie.privacy.dp.events import Approximate, PrivacyEvent, SampledGaussian
 from coterie.privacy.dp.noise import discrete_gaussian, skellam
-from coterie.privacy.dp.noise.source import Source
+from coterie.privacy.dp.noise.source import NoiseSource
 from coterie.privacy.dp.rounds import whole_cost
 from coterie.protocol.privacy import UserLevel
 
@@ -47,7 +47,7 @@ SAMPLERS: tuple[tuple[str, ModuleType, float], ...] = (
     ("skellam", skellam, 20.0),
     ("skellam", skellam, 200.0),
 )
-EXPERIMENTS: dict[str, Callable[[], tuple[Event, ...]]] = {
+EXPERIMENTS: dict[str, Callable[[], tuple[PrivacyEvent, ...]]] = {
     "user-level gaussian, 1000 rounds": lambda: whole_cost(
         UserLevel(clip=1.0, delta=1e-5, noise_multiplier=20.0), 1000, cohort=100
     ),
@@ -66,7 +66,7 @@ EXPERIMENTS: dict[str, Callable[[], tuple[Event, ...]]] = {
 LENGTHS = (7850, 100_000, 1_000_000)
 
 
-class Counting(Source):
+class Counting(NoiseSource):
     """A source that counts the bytes it gives."""
 
     given = 0
@@ -112,7 +112,7 @@ def drawn(name: str, sampler: ModuleType, deviation: float, count: int, rounds: 
     table_s = time.perf_counter() - begun
     source.given = 0
     sampler.draw(count, variance, source)
-    given, plain = source.given, Source(bytes(32))
+    given, plain = source.given, NoiseSource(bytes(32))
     best = least(clock, rounds, lambda: plain.take(given), lambda: sampler.draw(count, variance, plain))
     ratio = best[1] / best[0]
     return {
@@ -133,7 +133,7 @@ def drawn(name: str, sampler: ModuleType, deviation: float, count: int, rounds: 
 def encoded(length: int, rounds: int, clock: Clock) -> dict[str, Any]:
     """A client's work on its vector: 1000 clients at a noise multiplier of 1."""
     terms = choose("discrete_gaussian", clip=1.0, noise_multiplier=1.0, length=length, clients=1000, contributors=900)
-    source, shared = Source(bytes(32)), bytes(range(32))
+    source, shared = NoiseSource(bytes(32)), bytes(range(32))
     vector = np.sin(np.arange(length, dtype=np.float64))
     best = least(clock, rounds, lambda: encode(vector, terms, shared, source))
     return {
@@ -145,7 +145,7 @@ def encoded(length: int, rounds: int, clock: Clock) -> dict[str, Any]:
     }
 
 
-def accounted(name: str, events: Callable[[], tuple[Event, ...]], clock: Clock) -> dict[str, Any]:
+def accounted(name: str, events: Callable[[], tuple[PrivacyEvent, ...]], clock: Clock) -> dict[str, Any]:
     """Epsilon of one experiment at delta 1e-5, first and again."""
     begun = clock()
     found = total_cost(events(), 1e-5)

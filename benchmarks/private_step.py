@@ -45,7 +45,7 @@ from coterie.compute.runtime.executable import Executable
 from coterie.compute.runtime.step_loop import StepLoop
 from coterie.compute.trace import GraphInputs, TensorSpec, trace_named
 from coterie.privacy.dp.noise import discrete_gaussian
-from coterie.privacy.dp.noise.source import Source
+from coterie.privacy.dp.noise.source import NoiseSource
 
 # The wanted ratios to the own step; 0.25 of Opacus where there is one. Others are measured for information.
 BUDGETS = {"mlp512_b32_sgd": 1.15, "fedavg_cnn_b32_sgd": 1.6}
@@ -163,7 +163,7 @@ def private(workload: Workload, threads: int, side: Side) -> Prepared:
     variance = Fraction(CLIP * NOISE_MULTIPLIER / GRID) ** 2
 
     def noise() -> dict[str, NDArray]:
-        drawn = discrete_gaussian.draw(int(ends[-1]), variance, Source.fresh()).astype(np.int32)
+        drawn = discrete_gaussian.draw(int(ends[-1]), variance, NoiseSource.fresh()).astype(np.int32)
         parts = np.split(drawn, ends[:-1])
         return {name: part.reshape(shape) for (name, shape), part in zip(shapes.items(), parts, strict=True)}
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from coterie.cli.failures import CANNOT_TELL, FAILED
-from coterie.cli.output import Json, Output, figure
-from coterie.cli.places import DEFAULT_URL, Authority, Token, Url, access_token
+from coterie.cli.output import JsonOption, Output, figure
+from coterie.cli.places import DEFAULT_URL, AuthorityOption, TokenOption, UrlOption, access_token
 from coterie.errors import ExperimentError
 
 if TYPE_CHECKING:
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Audit privacy claims and verify the trail of administrative actions.")
 
-Target = Annotated[str, typer.Argument(metavar="FILE[:NAME]", help="The file that makes the experiment.")]
-Clients = Annotated[str, typer.Option(help="The name in FILE that holds, or returns, each client's data.")]
+FileArgument = Annotated[str, typer.Argument(metavar="FILE[:NAME]", help="The file that makes the experiment.")]
+ClientsOption = Annotated[str, typer.Option(help="The name in FILE that holds, or returns, each client's data.")]
 RoundsOption = Annotated[int | None, typer.Option(min=1, help="Rounds to run, instead of the experiment's own.")]
-Claim = Annotated[float | None, typer.Option(min=0.0, help="The epsilon to test.")]
-Trainer = Annotated[str | None, typer.Option(metavar="MODULE:NAME", help="A trainer of your own.")]
-Workers = Annotated[int, typer.Option(min=1, help="Number of clients that train in parallel.")]
+ClaimOption = Annotated[float | None, typer.Option(min=0.0, help="The epsilon to test.")]
+TrainerOption = Annotated[str | None, typer.Option(metavar="MODULE:NAME", help="A trainer of your own.")]
+WorkersOption = Annotated[int, typer.Option(min=1, help="Number of clients that train in parallel.")]
 
 
 @app.command("statement")
-def statement(target: Target, rounds: RoundsOption = None, json: Json = False) -> None:
+def statement(target: FileArgument, rounds: RoundsOption = None, json: JsonOption = False) -> None:
     """Say what the experiment's differential privacy promises, to whom, and what it assumes."""
     from coterie.aggregation.compiling.compile import compile_plan
     from coterie.aggregation.promises.claims import claim_of
@@ -53,10 +53,10 @@ def statement(target: Target, rounds: RoundsOption = None, json: Json = False) -
 @app.command("trail")
 def trail(
     digest: Annotated[str | None, typer.Option(help="A digest noted earlier: the trail must still contain it.")] = None,
-    url: Url = DEFAULT_URL,
-    token: Token = None,
-    ca: Authority = None,
-    json: Json = False,
+    url: UrlOption = DEFAULT_URL,
+    token: TokenOption = None,
+    ca: AuthorityOption = None,
+    json: JsonOption = False,
 ) -> None:
     """List who did what on the coordinator, and check here that no entry was changed, moved or left out.
 
@@ -93,8 +93,8 @@ def trail(
 
 @app.command("run")
 def run(
-    target: Target,
-    clients: Clients = "clients",
+    target: FileArgument,
+    clients: ClientsOption = "clients",
     count: Annotated[
         int | None, typer.Option("--canaries", min=20, help="Number of canaries (default: as many as the claim needs).")
     ] = None,
@@ -109,9 +109,9 @@ def run(
     rounds: Annotated[
         int | None, typer.Option(min=1, help="Rounds to run (default: as many as the audit needs).")
     ] = None,
-    trainer: Trainer = None,
-    workers: Workers = 1,
-    json: Json = False,
+    trainer: TrainerOption = None,
+    workers: WorkersOption = 1,
+    json: JsonOption = False,
 ) -> None:
     """Simulate the experiment with canary clients, look for them in its rounds, and bound epsilon from below."""
     from coterie.cli.rounds import RoundTable
@@ -146,9 +146,9 @@ def guesses(
     guessed: Annotated[int, typer.Option("--guesses", min=1, help="Number of canaries guessed.")],
     correct: Annotated[int, typer.Option(min=0, help="Number of correct guesses.")],
     delta: Annotated[float, typer.Option(help="Delta of the claim.")] = 1e-5,
-    claim: Claim = None,
+    claim: ClaimOption = None,
     confidence: Annotated[float, typer.Option(help="Confidence of the bound.")] = 0.95,
-    json: Json = False,
+    json: JsonOption = False,
 ) -> None:
     """Bound epsilon from the guesses of one run (Steinke, Nasr and Jagielski, 2023)."""
     from coterie.privacy.audit.one_run import audit_guesses
@@ -164,14 +164,14 @@ def guesses(
 
 @app.command("members")
 def members(
-    target: Target,
-    clients: Clients = "clients",
+    target: FileArgument,
+    clients: ClientsOption = "clients",
     rows: Annotated[int, typer.Option(min=8, help="The most rows of each kind.")] = 400,
-    claim: Claim = None,
+    claim: ClaimOption = None,
     rounds: RoundsOption = None,
-    trainer: Trainer = None,
-    workers: Workers = 1,
-    json: Json = False,
+    trainer: TrainerOption = None,
+    workers: WorkersOption = 1,
+    json: JsonOption = False,
 ) -> None:
     """Simulate the experiment, and tell by their losses rows that it was trained on from rows held out."""
     from coterie.cli.rounds import RoundTable

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from coterie.cli.failures import FAILED
-from coterie.cli.output import Json, Output, figure, short_id
-from coterie.cli.places import DEFAULT_URL, HOME, Authority, Token, Url, access_token, file_to_write
+from coterie.cli.output import JsonOption, Output, figure, short_id
+from coterie.cli.places import DEFAULT_URL, HOME, AuthorityOption, TokenOption, UrlOption, access_token, file_to_write
 from coterie.errors import InputError, NotFound
 
 if TYPE_CHECKING:
     from coterie.client_sdk.control.control import Control
-    from coterie.privacy.ledger.chain import Entry, Verdict
+    from coterie.privacy.ledger.chain import ChainVerdict, Entry
 
 app = typer.Typer(help="Show, verify and plot the privacy budget of a population.")
 
@@ -25,10 +25,10 @@ PopulationArgument = Annotated[
 @app.command("show")
 def show(
     population: PopulationArgument = None,
-    url: Url = DEFAULT_URL,
-    token: Token = None,
-    ca: Authority = None,
-    json: Json = False,
+    url: UrlOption = DEFAULT_URL,
+    token: TokenOption = None,
+    ca: AuthorityOption = None,
+    json: JsonOption = False,
 ) -> None:
     """Show what is spent, reserved and allowed: by experiment, and over 365 days."""
     from coterie.client_sdk.control.control import Control
@@ -81,10 +81,10 @@ def verify(
             metavar="FILE", help="A receipt of `coterie budget receipt`: the ledger must still contain its entry."
         ),
     ] = None,
-    url: Url = DEFAULT_URL,
-    token: Token = None,
-    ca: Authority = None,
-    json: Json = False,
+    url: UrlOption = DEFAULT_URL,
+    token: TokenOption = None,
+    ca: AuthorityOption = None,
+    json: JsonOption = False,
 ) -> None:
     """Check the ledger entry by entry, here: order, digests, signatures, and that nothing impossible was written.
 
@@ -127,10 +127,10 @@ def verify(
 def receipt(
     population: PopulationArgument = None,
     out: Annotated[Path | None, typer.Option(help="The file to write.")] = None,
-    url: Url = DEFAULT_URL,
-    token: Token = None,
-    ca: Authority = None,
-    json: Json = False,
+    url: UrlOption = DEFAULT_URL,
+    token: TokenOption = None,
+    ca: AuthorityOption = None,
+    json: JsonOption = False,
 ) -> None:
     """Keep the newest entry of the ledger, signed by the coordinator, where the coordinator cannot reach it.
 
@@ -170,10 +170,10 @@ def receipt(
 def plot(
     population: PopulationArgument = None,
     out: Annotated[Path | None, typer.Option(help="The picture to write, an .svg file.")] = None,
-    url: Url = DEFAULT_URL,
-    token: Token = None,
-    ca: Authority = None,
-    json: Json = False,
+    url: UrlOption = DEFAULT_URL,
+    token: TokenOption = None,
+    ca: AuthorityOption = None,
+    json: JsonOption = False,
 ) -> None:
     """Draw how ε grew, round by round, beside what is allowed; computed here from the verified ledger."""
     from coterie.aggregation.report.budget import budget_panels
@@ -222,7 +222,7 @@ def the_population(control: "Control", name: str | None) -> str:
     )
 
 
-def _read_and_check(control: "Control", name: str) -> "tuple[Verdict, list[Entry]]":
+def _read_and_check(control: "Control", name: str) -> "tuple[ChainVerdict, list[Entry]]":
     """What the ledger says, held against the coordinator's key; and its entries in order."""
     from coterie.privacy.ledger.chain import Entry, Head, check
 
@@ -231,7 +231,7 @@ def _read_and_check(control: "Control", name: str) -> "tuple[Verdict, list[Entry
     return check(entries, head=Head(population=name), public=public), entries
 
 
-def _require_valid(name: str, verdict: "Verdict") -> None:
+def _require_valid(name: str, verdict: "ChainVerdict") -> None:
     """Raise InputError (``ledger_broken``) for a ledger that does not hold."""
     if verdict.broken is not None:
         raise InputError(

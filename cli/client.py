@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from coterie.cli.failures import INTERRUPTED
-from coterie.cli.output import Json, Output, figure, short_id, size
-from coterie.cli.places import HOME, Authority
+from coterie.cli.output import JsonOption, Output, figure, short_id, size
+from coterie.cli.places import HOME, AuthorityOption
 from coterie.errors import ConfigurationError, InputError
 
 if TYPE_CHECKING:
@@ -85,8 +85,8 @@ def client(
         Path | None,
         typer.Option(metavar="DIR", help="With --dry-run: a new folder for the exact bytes that would leave."),
     ] = None,
-    ca: Authority = None,
-    json: Json = False,
+    ca: AuthorityOption = None,
+    json: JsonOption = False,
 ) -> None:
     """Join a population and train on local data. The data stays here; --dry-run shows what would leave.
     `coterie client history` tells what it did, `coterie client withdraw` leaves for good.

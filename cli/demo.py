@@ -14,7 +14,7 @@ import typer
 
 from coterie.cli.children import age, child, interrupt_on_termination
 from coterie.cli.extras import require
-from coterie.cli.output import Json, Output, size
+from coterie.cli.output import JsonOption, Output, size
 from coterie.cli.places import HOME
 from coterie.cli.rounds import RoundTable
 from coterie.errors import CoterieError
@@ -44,7 +44,7 @@ def demo(
     clients: Annotated[int, typer.Option(min=2, max=64, help="Client processes.")] = 10,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the split and of the model.")] = 0,
     keep: Annotated[bool, typer.Option("--keep", help="Keep the coordinator running until Ctrl-C.")] = False,
-    json: Json = False,
+    json: JsonOption = False,
 ) -> None:
     """Train on handwritten digits: a coordinator and ten clients in processes of their own, over loopback HTTP."""
     require("server", "demo", command="demo")

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.errors import ConfigurationError
+from coterie.protocol.arrays import ArrayDict
 
 if TYPE_CHECKING:
     from coterie.aggregation.experiment import Experiment
@@ -21,15 +22,13 @@ SKEW = 0.5
 PIXELS = 64
 LARGEST = 16.0
 
-Rows = dict[str, npt.NDArray[Any]]
-
 
 @dataclass(frozen=True)
 class Digits:
     """One dictionary {"x": float32 [n, 64], "y": int32 [n]} for each client, and the rows held out from all of them."""
 
-    clients: tuple[Rows, ...]
-    held_out: Rows
+    clients: tuple[ArrayDict, ...]
+    held_out: ArrayDict
 
 
 def load(*, clients: int, seed: int) -> Digits:
@@ -51,7 +50,7 @@ def load(*, clients: int, seed: int) -> Digits:
     table = table.reshape(-1, PIXELS + 1)
     table = table[np.random.default_rng(seed).permutation(len(table))]
     x, y = np.ascontiguousarray(table[:, :PIXELS]), table[:, PIXELS].astype(np.int32)
-    held_out: Rows = {"x": x[:HELD_OUT], "y": y[:HELD_OUT]}
+    held_out: ArrayDict = {"x": x[:HELD_OUT], "y": y[:HELD_OUT]}
     x, y = x[HELD_OUT:], y[HELD_OUT:]
     parts = dirichlet(y, clients, alpha=SKEW, seed=seed, minimum=16)
     return Digits(clients=tuple({"x": x[part], "y": y[part]} for part in parts), held_out=held_out)

@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from coterie.cli.output import Json, Output
-from coterie.cli.places import DEFAULT_URL, Authority, Token, Url, access_token
+from coterie.cli.output import JsonOption, Output
+from coterie.cli.places import DEFAULT_URL, AuthorityOption, TokenOption, UrlOption, access_token
 from coterie.errors import NotFound
 
 if TYPE_CHECKING:
@@ -25,10 +25,10 @@ def revoke(
     device: Annotated[
         str, typer.Argument(metavar="DEVICE", help="A device's id, the beginning of the id, or its name.")
     ],
-    url: Url = DEFAULT_URL,
-    token: Token = None,
-    ca: Authority = None,
-    json: Json = False,
+    url: UrlOption = DEFAULT_URL,
+    token: TokenOption = None,
+    ca: AuthorityOption = None,
+    json: JsonOption = False,
 ) -> None:
     """Shut a device out for ever: its task ends, its requests are refused, and it cannot enrol again with its key."""
     output = Output(json)

@@ -16,7 +16,7 @@ import typer
 
 from coterie.cli.extras import EXTRAS, missing
 from coterie.cli.failures import FAILED
-from coterie.cli.output import Json, Output
+from coterie.cli.output import JsonOption, Output
 from coterie.cli.places import HOME, PORT
 from coterie.version import __version__
 
@@ -50,7 +50,7 @@ def doctor(
         typer.Option(metavar="FILE[:NAME]", help="Check and time this experiment's plan on every provider."),
     ] = None,
     store: Annotated[Path | None, typer.Option(help="A client's folder; its record of providers is updated.")] = None,
-    json: Json = False,
+    json: JsonOption = False,
 ) -> None:
     """Check versions, execution providers, write access, port, clock and extras.
 

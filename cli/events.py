@@ -4,18 +4,18 @@ from typing import Annotated, Any
 
 import typer
 
-from coterie.cli.output import Json, Output, short_id
-from coterie.cli.places import DEFAULT_URL, Authority, RunArgument, Token, Url, access_token
+from coterie.cli.output import JsonOption, Output, short_id
+from coterie.cli.places import DEFAULT_URL, AuthorityOption, RunArgument, TokenOption, UrlOption, access_token
 
 
 def events(
     run: RunArgument = None,
     after: Annotated[int | None, typer.Option(min=0, help="Skip events up to this number.")] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow new events until Ctrl-C.")] = False,
-    url: Url = DEFAULT_URL,
-    token: Token = None,
-    ca: Authority = None,
-    json: Json = False,
+    url: UrlOption = DEFAULT_URL,
+    token: TokenOption = None,
+    ca: AuthorityOption = None,
+    json: JsonOption = False,
 ) -> None:
     """Print the events of a coordinator, or of one experiment, the oldest first."""
     from coterie.cli.watch import find_run

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from coterie.cli.export_model import model_of
-from coterie.cli.output import Json, Output, size
-from coterie.cli.places import DEFAULT_URL, Authority, Token, Url, file_to_write
+from coterie.cli.output import JsonOption, Output, size
+from coterie.cli.places import DEFAULT_URL, AuthorityOption, TokenOption, UrlOption, file_to_write
 from coterie.errors import InputError
 
 if TYPE_CHECKING:
@@ -72,10 +72,10 @@ def export(
     ] = "best",
     repeats: Annotated[int, typer.Option(min=1, help="Timed runs of one batch.")] = 50,
     threads: Annotated[int, typer.Option(min=1, help="Threads of the timed runs.")] = 1,
-    url: Url = DEFAULT_URL,
-    token: Token = None,
-    ca: Authority = None,
-    json: Json = False,
+    url: UrlOption = DEFAULT_URL,
+    token: TokenOption = None,
+    ca: AuthorityOption = None,
+    json: JsonOption = False,
 ) -> None:
     """Write a model for inference: BatchNorm and constants folded, fewer digits if wished, and checked.
 

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from coterie.cli.client import store_of
-from coterie.cli.output import Json, Output
+from coterie.cli.output import JsonOption, Output
 from coterie.cli.places import file_to_write
 from coterie.errors import InputError
 
@@ -19,7 +19,7 @@ def show(
     store: Annotated[
         Path | None, typer.Option(help="Where the client keeps its key (default: ./.coterie/NAME).")
     ] = None,
-    json: Json = False,
+    json: JsonOption = False,
 ) -> None:
     """Show the public key of a client on this machine, which is made if there is none: an issuer endorses it."""
     from coterie.protocol.private_files import make_private_folder
@@ -41,7 +41,7 @@ def endorse(
         Path, typer.Option(help="The issuer's private key, created if absent. Keep it off the coordinator.")
     ],
     out: Annotated[Path | None, typer.Option(help="The file to write (default: SUBJECT.endorsement.json).")] = None,
-    json: Json = False,
+    json: JsonOption = False,
 ) -> None:
     """Sign for a client's key. The client joins with `--endorsement FILE`; policies name the issuer's public key."""
     from pydantic import ValidationError

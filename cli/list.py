@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-from coterie.cli.output import Json, Output, short_id
-from coterie.cli.places import DEFAULT_URL, Authority, Token, Url, access_token
+from coterie.cli.output import JsonOption, Output, short_id
+from coterie.cli.places import DEFAULT_URL, AuthorityOption, TokenOption, UrlOption, access_token
 
 
 class What(StrEnum):
@@ -36,10 +36,10 @@ COLUMNS: dict[What, tuple[tuple[str, ...], str]] = {
 
 def list_(
     what: Annotated[What, typer.Argument(help="What to list.")] = What.EXPERIMENTS,
-    url: Url = DEFAULT_URL,
-    token: Token = None,
-    ca: Authority = None,
-    json: Json = False,
+    url: UrlOption = DEFAULT_URL,
+    token: TokenOption = None,
+    ca: AuthorityOption = None,
+    json: JsonOption = False,
 ) -> None:
     """List the experiments, populations or devices of a coordinator."""
     from coterie.client_sdk.control.control import Control

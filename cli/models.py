@@ -5,8 +5,16 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from coterie.cli.output import Json, Output, figure, size
-from coterie.cli.places import DEFAULT_URL, Authority, RunArgument, Token, Url, access_token, file_to_write
+from coterie.cli.output import JsonOption, Output, figure, size
+from coterie.cli.places import (
+    DEFAULT_URL,
+    AuthorityOption,
+    RunArgument,
+    TokenOption,
+    UrlOption,
+    access_token,
+    file_to_write,
+)
 from coterie.errors import InputError
 
 if TYPE_CHECKING:
@@ -17,7 +25,11 @@ app = typer.Typer(help="List and download the models of an experiment.")
 
 @app.command("list")
 def list_models(
-    run: RunArgument = None, url: Url = DEFAULT_URL, token: Token = None, ca: Authority = None, json: Json = False
+    run: RunArgument = None,
+    url: UrlOption = DEFAULT_URL,
+    token: TokenOption = None,
+    ca: AuthorityOption = None,
+    json: JsonOption = False,
 ) -> None:
     """List an experiment's model versions with what each scored."""
     from coterie.cli.watch import find_run
@@ -57,10 +69,10 @@ def download(
         Literal["infer", "weights"],
         typer.Option(help="infer (an ONNX file with the weights inside) or weights (safetensors)."),
     ] = "infer",
-    url: Url = DEFAULT_URL,
-    token: Token = None,
-    ca: Authority = None,
-    json: Json = False,
+    url: UrlOption = DEFAULT_URL,
+    token: TokenOption = None,
+    ca: AuthorityOption = None,
+    json: JsonOption = False,
 ) -> None:
     """Download a model that runs in plain onnxruntime, or its weights."""
     from coterie.cli.watch import find_run

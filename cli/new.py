@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from coterie.cli.output import Json, Output
+from coterie.cli.output import JsonOption, Output
 from coterie.errors import ConfigurationError
 
 FILES = ("experiment.py", "README.md")
@@ -23,7 +23,7 @@ USUAL = 0.6
 
 def new(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder to make.")],
-    json: Json = False,
+    json: JsonOption = False,
 ) -> None:
     """Write a starter project: an experiment, generated data for three sites, and what to run."""
     output = Output(json)

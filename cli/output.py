@@ -9,7 +9,9 @@ from typing import Annotated, Any
 
 import typer
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON lines on standard output; sentences go to stderr.")]
+JsonOption = Annotated[
+    bool, typer.Option("--json", help="Print JSON lines on standard output; sentences go to stderr.")
+]
 
 
 def jsonable(value: Any) -> Any:

@@ -7,15 +7,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from coterie.cli.client import policy_of, store_of
-from coterie.cli.output import Json, Output, figure, short_id, size
-from coterie.cli.places import Authority
+from coterie.cli.output import JsonOption, Output, figure, short_id, size
+from coterie.cli.places import AuthorityOption
 from coterie.errors import CoterieError
 
 if TYPE_CHECKING:
     from coterie.client_sdk.device.history import HistoryEntry
 
-Name = Annotated[str, typer.Option(help="The name of this client's store.")]
-Store = Annotated[Path | None, typer.Option(help="Where the client keeps its history (default: ./.coterie/NAME).")]
+NameOption = Annotated[str, typer.Option(help="The name of this client's store.")]
+OwnStoreOption = Annotated[
+    Path | None, typer.Option(help="Where the client keeps its history (default: ./.coterie/NAME).")
+]
 ENDS: Final = {
     "leased": "begun",
     "stored": "finished, not sent",
@@ -31,13 +33,13 @@ _KEY: Final = 12
 
 
 def history(
-    name: Name = "client",
-    store: Store = None,
+    name: NameOption = "client",
+    store: OwnStoreOption = None,
     policy: Annotated[
         Path | None,
         typer.Option("--policy", metavar="FILE", help="The client's policy, where it names a ledger or a delta."),
     ] = None,
-    json: Json = False,
+    json: JsonOption = False,
 ) -> None:
     """Show what this client took part in, what left this machine, and what that released. It may go on meanwhile."""
     from coterie.client_sdk.device.record import read_record
@@ -98,9 +100,9 @@ def history(
 def export(
     experiment: Annotated[str, typer.Argument(metavar="EXPERIMENT", help="The experiment's name or id.")],
     path: Annotated[Path, typer.Argument(metavar="FILE", help="The ONNX file to write.")],
-    name: Name = "client",
-    store: Store = None,
-    json: Json = False,
+    name: NameOption = "client",
+    store: OwnStoreOption = None,
+    json: JsonOption = False,
 ) -> None:
     """Write this client's own model of an experiment as an ONNX file: the newest version that it worked on, with what
     it keeps of its own. It may go on meanwhile; nothing leaves this machine.
@@ -118,13 +120,13 @@ def export(
 
 
 def withdraw(
-    name: Name = "client",
-    store: Store = None,
+    name: NameOption = "client",
+    store: OwnStoreOption = None,
     policy: Annotated[
         Path | None, typer.Option("--policy", metavar="FILE", help="The client's policy, where it names a ledger.")
     ] = None,
-    ca: Authority = None,
-    json: Json = False,
+    ca: AuthorityOption = None,
+    json: JsonOption = False,
 ) -> None:
     """Leave the population for good: stop here, tell the coordinator, say what stays on disk. End the client first."""
     import asyncio
@@ -136,7 +138,7 @@ def withdraw(
     member = left.membership
     output.say(f"The client of {folder} no longer takes part in anything; its unsent work is removed.")
     output.say("On this disk stay:")
-    for path in left.kept:
+    for path in left.remaining_files:
         output.say(f"  {path}: {KEPT[path.name]}")
     output.say("Your rows were never moved. Updates that were sent stay in the models that they went into.")
     try:
@@ -145,7 +147,11 @@ def withdraw(
         output.say("The coordinator does not know it yet: run this command again when it can be reached.")
         raise
     output.event(
-        "withdrawn", population=member.population, url=member.url, device=member.device_id, kept=[*map(str, left.kept)]
+        "withdrawn",
+        population=member.population,
+        url=member.url,
+        device=member.device_id,
+        kept=[*map(str, left.remaining_files)],
     )
     output.say(f"Population {member.population} at {member.url} was notified: {member.device_id} has left.")
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from coterie.cli.output import Json, Output, size
-from coterie.cli.places import HOME, Authority, file_to_write
+from coterie.cli.output import JsonOption, Output, size
+from coterie.cli.places import HOME, AuthorityOption, file_to_write
 from coterie.errors import InputError
 
 if TYPE_CHECKING:
@@ -23,10 +23,10 @@ SessionOption = Annotated[
     str | None, typer.Option("--session", help="A session's id or its end (default: the only one joined).")
 ]
 StageOption = Annotated[str | None, typer.Option("--stage", help="The stage (default: the session's only one).")]
-FirstUse = Annotated[
+FirstUseOption = Annotated[
     bool, typer.Option("--trust-first-use", help="Pin the key that a partner shows first, without asking.")
 ]
-Wait = Annotated[
+WaitOption = Annotated[
     float | None, typer.Option("--wait", min=0, help="Seconds to wait for the partner (default: no limit).")
 ]
 RoleArgument = Annotated[str, typer.Argument(metavar="ROLE", help="The partner's role.")]
@@ -87,8 +87,8 @@ def join(
         list[str] | None, typer.Option("--pin", metavar="PARTY=FINGERPRINT", help="A partner's key, known beforehand.")
     ] = None,
     store: StoreOption = FOLDER,
-    ca: Authority = None,
-    json: Json = False,
+    ca: AuthorityOption = None,
+    json: JsonOption = False,
 ) -> None:
     """Take a role in a session, and show this party's fingerprint for its partners to compare. May be repeated."""
     output = Output(json)
@@ -118,7 +118,7 @@ def join(
 
 
 @app.command("show")
-def show(store: StoreOption = FOLDER, json: Json = False) -> None:
+def show(store: StoreOption = FOLDER, json: JsonOption = False) -> None:
     """Show this party's fingerprint, the partners that are pinned, and the sessions that were joined."""
     output = Output(json)
     with _open_party(store, output, None) as party:
@@ -138,7 +138,7 @@ def pin(
     partner: Annotated[str, typer.Argument(metavar="PARTY", help="The partner's name, as the session says it.")],
     fingerprint: Annotated[str, typer.Argument(metavar="FINGERPRINT", help="What the partner's `party show` prints.")],
     store: StoreOption = FOLDER,
-    json: Json = False,
+    json: JsonOption = False,
 ) -> None:
     """Pin a partner's key by its fingerprint, in place of an earlier one."""
     output = Output(json)
@@ -154,11 +154,11 @@ def send(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="What to send; - for standard input.")],
     stage: StageOption = None,
     session: SessionOption = None,
-    trust_first_use: FirstUse = False,
-    wait: Wait = None,
+    trust_first_use: FirstUseOption = False,
+    wait: WaitOption = None,
     store: StoreOption = FOLDER,
-    ca: Authority = None,
-    json: Json = False,
+    ca: AuthorityOption = None,
+    json: JsonOption = False,
 ) -> None:
     """Send a file to the partner in a role, sealed for it alone. What an earlier command could not send goes first."""
     output = Output(json)
@@ -187,12 +187,12 @@ def receive(
     ],
     stage: StageOption = None,
     session: SessionOption = None,
-    trust_first_use: FirstUse = False,
-    wait: Wait = None,
+    trust_first_use: FirstUseOption = False,
+    wait: WaitOption = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
     store: StoreOption = FOLDER,
-    ca: Authority = None,
-    json: Json = False,
+    ca: AuthorityOption = None,
+    json: JsonOption = False,
 ) -> None:
     """Receive the next message from the partner in a role into a file. It is acknowledged when the file is whole."""
     from coterie.protocol.files import sync_folder

@@ -12,8 +12,8 @@ HOME = Path(".coterie")
 PORT = 8765
 RESEARCHER_KEY = HOME / "keys" / "researcher.key"
 
-Url = Annotated[str, typer.Option("--url", envvar="COTERIE_URL", help="The coordinator's address.")]
-Token = Annotated[
+UrlOption = Annotated[str, typer.Option("--url", envvar="COTERIE_URL", help="The coordinator's address.")]
+TokenOption = Annotated[
     str | None,
     typer.Option(
         "--token",
@@ -21,7 +21,7 @@ Token = Annotated[
         help="A token of a role; if absent, the one in ./.coterie/server/admin.token.",
     ),
 ]
-Authority = Annotated[
+AuthorityOption = Annotated[
     Path | None, typer.Option("--ca", help="PEM file of the authority that signed the coordinator's certificate.")
 ]
 RunArgument = Annotated[

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 import typer
 
 from coterie.cli.budget import PopulationArgument, the_population
-from coterie.cli.output import Json, Output
-from coterie.cli.places import DEFAULT_URL, Authority, Token, Url, access_token
+from coterie.cli.output import JsonOption, Output
+from coterie.cli.places import DEFAULT_URL, AuthorityOption, TokenOption, UrlOption, access_token
 from coterie.errors import InputError
 
 NONE = "none"
@@ -22,34 +22,36 @@ _MOST = {
 }
 _UNITS = ("user", "example", NONE)
 
-Secure = Annotated[
+SecureOption = Annotated[
     bool | None,
     typer.Option(
         "--require-secure-aggregation/--allow-plain-aggregation",
         help="Whether the coordinator may ever see one device's update.",
     ),
 ]
-Cohort = Annotated[str | None, typer.Option("--min-cohort", help="The least number of devices in a sum, or none.")]
-PerExperiment = Annotated[
+CohortOption = Annotated[
+    str | None, typer.Option("--min-cohort", help="The least number of devices in a sum, or none.")
+]
+PerExperimentOption = Annotated[
     str | None, typer.Option("--max-epsilon-per-experiment", help="The most ε of one experiment, or none.")
 ]
-PerYear = Annotated[
+PerYearOption = Annotated[
     str | None, typer.Option("--max-epsilon-per-year", help="The most ε of all experiments of any 365 days, or none.")
 ]
-Delta = Annotated[str | None, typer.Option("--delta", help="The δ of both, far below 1 / devices; or none.")]
-Unit = Annotated[
+DeltaOption = Annotated[str | None, typer.Option("--delta", help="The δ of both, far below 1 / devices; or none.")]
+UnitOption = Annotated[
     str | None, typer.Option("--unit", help="Whose loss ε bounds: user (a device with all of its rows) or example.")
 ]
-Algorithms = Annotated[
+AlgorithmsOption = Annotated[
     list[str] | None,
     typer.Option("--algorithm", help="An allowed algorithm (repeatable); none allows any."),
 ]
-Signers = Annotated[
+SignersOption = Annotated[
     list[str] | None,
     typer.Option("--signer", help="A key whose plans are accepted, and no others (repeatable); none accepts any."),
 ]
 
-Endorsers = Annotated[
+EndorsersOption = Annotated[
     list[str] | None,
     typer.Option("--endorser", help="An issuer whose endorsement devices need (repeatable), or none."),
 ]
@@ -57,19 +59,19 @@ Endorsers = Annotated[
 
 def policy(
     population: PopulationArgument = None,
-    secure: Secure = None,
-    min_cohort: Cohort = None,
-    per_experiment: PerExperiment = None,
-    per_year: PerYear = None,
-    delta: Delta = None,
-    unit: Unit = None,
-    algorithm: Algorithms = None,
-    signer: Signers = None,
-    endorser: Endorsers = None,
-    url: Url = DEFAULT_URL,
-    token: Token = None,
-    ca: Authority = None,
-    json: Json = False,
+    secure: SecureOption = None,
+    min_cohort: CohortOption = None,
+    per_experiment: PerExperimentOption = None,
+    per_year: PerYearOption = None,
+    delta: DeltaOption = None,
+    unit: UnitOption = None,
+    algorithm: AlgorithmsOption = None,
+    signer: SignersOption = None,
+    endorser: EndorsersOption = None,
+    url: UrlOption = DEFAULT_URL,
+    token: TokenOption = None,
+    ca: AuthorityOption = None,
+    json: JsonOption = False,
 ) -> None:
     """Show a population's policy, or change the lines that are given. No experiment can go below it."""
     from coterie.client_sdk.control.control import Control

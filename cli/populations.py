@@ -7,8 +7,8 @@ from typing import Annotated, Any
 import typer
 
 from coterie.cli.joining import again
-from coterie.cli.output import Json, Output
-from coterie.cli.places import DEFAULT_URL, Authority, Token, Url, access_token
+from coterie.cli.output import JsonOption, Output
+from coterie.cli.places import DEFAULT_URL, AuthorityOption, TokenOption, UrlOption, access_token
 from coterie.errors import InputError
 
 app = typer.Typer(help="Make populations, and accept researchers' keys.")
@@ -22,7 +22,7 @@ def populations() -> None:
 @app.command("schema")
 def schema(
     target: Annotated[str, typer.Argument(metavar="FILE[:NAME]", help="The file that makes the experiment.")],
-    json: Json = False,
+    json: JsonOption = False,
 ) -> None:
     """Print the schema of an experiment's data as JSON, for the operator who makes its population."""
     from coterie.cli.loading import load_experiment
@@ -41,10 +41,10 @@ def make(
     signer: Annotated[
         list[str] | None, typer.Option(help="A researcher's public key whose plans its devices run (repeatable).")
     ] = None,
-    url: Url = DEFAULT_URL,
-    token: Token = None,
-    ca: Authority = None,
-    json: Json = False,
+    url: UrlOption = DEFAULT_URL,
+    token: TokenOption = None,
+    ca: AuthorityOption = None,
+    json: JsonOption = False,
 ) -> None:
     """Make a population for a schema of data, or show the one of this name and schema."""
     from coterie.client_sdk.control.control import Control
@@ -65,10 +65,10 @@ def make(
 def allow(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The population.")],
     key: Annotated[str, typer.Argument(metavar="KEY", help="The researcher's public key, 64 hexadecimal digits.")],
-    url: Url = DEFAULT_URL,
-    token: Token = None,
-    ca: Authority = None,
-    json: Json = False,
+    url: UrlOption = DEFAULT_URL,
+    token: TokenOption = None,
+    ca: AuthorityOption = None,
+    json: JsonOption = False,
 ) -> None:
     """Accept plans that a researcher's key has signed. Devices that have joined keep to the keys that they know."""
     from coterie.client_sdk.control.control import Control

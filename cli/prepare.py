@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from coterie.cli.joining import joining
-from coterie.cli.output import Json, Output
-from coterie.cli.places import RESEARCHER_KEY, Authority, Token, access_token, file_to_write
+from coterie.cli.output import JsonOption, Output
+from coterie.cli.places import RESEARCHER_KEY, AuthorityOption, TokenOption, access_token, file_to_write
 from coterie.cli.promises import promise, promised
 from coterie.errors import ConfigurationError, ExperimentError
 
@@ -31,7 +31,7 @@ def prepare(
     population: Annotated[
         str | None, typer.Option(help="Population whose devices are asked (default: `survey`), created if absent.")
     ] = None,
-    token: Token = None,
+    token: TokenOption = None,
     key: Annotated[Path, typer.Option(help="The researcher's signing key, created if absent.")] = RESEARCHER_KEY,
     epsilon: Annotated[
         float | None,
@@ -40,8 +40,8 @@ def prepare(
     delta: Annotated[float, typer.Option(help="Delta of differential privacy, with --epsilon.")] = 1e-6,
     clip: Annotated[float, typer.Option(help="Clip: about how many rows of a client count, with --epsilon.")] = 100.0,
     out: Annotated[Path, typer.Option(help="Where to write the schema.")] = Path("schema.json"),
-    ca: Authority = None,
-    json: Json = False,
+    ca: AuthorityOption = None,
+    json: JsonOption = False,
 ) -> None:
     """Find means, deviations, categories and classes without anybody's rows, and write the finished schema."""
     output = Output(json)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 import typer
 
 from coterie.cli.joining import again, joining
-from coterie.cli.output import Json, Output, figure, short_id
-from coterie.cli.places import DEFAULT_URL, RESEARCHER_KEY, Authority, Token, Url, access_token
+from coterie.cli.output import JsonOption, Output, figure, short_id
+from coterie.cli.places import DEFAULT_URL, RESEARCHER_KEY, AuthorityOption, TokenOption, UrlOption, access_token
 from coterie.cli.promises import promise, promised
 from coterie.cli.query_kinds import Kind, in_python, levels_of, make_query, refuse_idle
 from coterie.errors import DOCUMENTATION, ConfigurationError, InputError, NotFound
@@ -86,11 +86,11 @@ def query(
         float | None,
         typer.Option(help="Seconds after which a round continues without the missing devices (default: 600)."),
     ] = None,
-    url: Url = DEFAULT_URL,
-    token: Token = None,
+    url: UrlOption = DEFAULT_URL,
+    token: TokenOption = None,
     key: Annotated[Path, typer.Option(help="The researcher's signing key, created if absent.")] = RESEARCHER_KEY,
-    ca: Authority = None,
-    json: Json = False,
+    ca: AuthorityOption = None,
+    json: JsonOption = False,
 ) -> None:
     """Ask a population's devices about their rows, and print the answer with its errors and what it cost."""
     output = Output(json)

@@ -7,8 +7,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from coterie.cli.extras import require
-from coterie.cli.output import Json, Output, figure, size
-from coterie.cli.places import DEFAULT_URL, HOME, Authority, Token, Url, access_token, file_to_write, folder_name
+from coterie.cli.output import JsonOption, Output, figure, size
+from coterie.cli.places import (
+    DEFAULT_URL,
+    HOME,
+    AuthorityOption,
+    TokenOption,
+    UrlOption,
+    access_token,
+    file_to_write,
+    folder_name,
+)
 from coterie.errors import ConfigurationError, InputError
 
 if TYPE_CHECKING:
@@ -46,10 +55,10 @@ def report(
     out: Annotated[
         Path | None, typer.Option(help="The picture to write: .svg or .csv, with matplotlib also .png and .pdf.")
     ] = None,
-    url: Url = DEFAULT_URL,
-    token: Token = None,
-    ca: Authority = None,
-    json: Json = False,
+    url: UrlOption = DEFAULT_URL,
+    token: TokenOption = None,
+    ca: AuthorityOption = None,
+    json: JsonOption = False,
 ) -> None:
     """Draw a run: loss, accuracy, worst decile of clients, bytes, seconds, failures and privacy per round; or compare
     several.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from coterie.cli.extras import require
-from coterie.cli.output import Json, Output
+from coterie.cli.output import JsonOption, Output
 from coterie.cli.places import HOME, PORT
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def server(
         bool,
         typer.Option("--stop-with-stdin", help="Stop when standard input closes, as when the parent process ends."),
     ] = False,
-    json: Json = False,
+    json: JsonOption = False,
 ) -> None:
     """Run the coordinator until Ctrl-C. What it has accepted survives any stop; start it again to go on."""
     require("server", command="server")

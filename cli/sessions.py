@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from coterie.cli.output import Json, Output, short_id, size
-from coterie.cli.places import DEFAULT_URL, Authority, Token, Url, access_token
+from coterie.cli.output import JsonOption, Output, short_id, size
+from coterie.cli.places import DEFAULT_URL, AuthorityOption, TokenOption, UrlOption, access_token
 from coterie.errors import InputError, NotFound
 
 if TYPE_CHECKING:
@@ -48,10 +48,10 @@ def make(
     expires: Annotated[
         int | None, typer.Option(min=1, help="Seconds until the session ends (default: 30 days).")
     ] = None,
-    url: Url = DEFAULT_URL,
-    token: Token = None,
-    ca: Authority = None,
-    json: Json = False,
+    url: UrlOption = DEFAULT_URL,
+    token: TokenOption = None,
+    ca: AuthorityOption = None,
+    json: JsonOption = False,
 ) -> None:
     """Make a session, and show the token of each role this once: the organisation that takes it joins with that."""
     from pydantic import ValidationError
@@ -103,7 +103,9 @@ def _role(text: str) -> "PartyRole":
 
 
 @app.command("list")
-def list_sessions(url: Url = DEFAULT_URL, token: Token = None, ca: Authority = None, json: Json = False) -> None:
+def list_sessions(
+    url: UrlOption = DEFAULT_URL, token: TokenOption = None, ca: AuthorityOption = None, json: JsonOption = False
+) -> None:
     """List the sessions of a coordinator."""
     from coterie.client_sdk.control.control import Control
 
@@ -123,10 +125,10 @@ def list_sessions(url: Url = DEFAULT_URL, token: Token = None, ca: Authority = N
 @app.command("show")
 def show(
     session: SessionArgument,
-    url: Url = DEFAULT_URL,
-    token: Token = None,
-    ca: Authority = None,
-    json: Json = False,
+    url: UrlOption = DEFAULT_URL,
+    token: TokenOption = None,
+    ca: AuthorityOption = None,
+    json: JsonOption = False,
 ) -> None:
     """Show a session: who has joined, with which key, and what waits. The keys are this coordinator's word only."""
     from coterie.client_sdk.control.control import Control
@@ -164,10 +166,10 @@ def show(
 def end(
     session: SessionArgument,
     detail: Annotated[str, typer.Option(help="Why, for the parties to read.")] = "",
-    url: Url = DEFAULT_URL,
-    token: Token = None,
-    ca: Authority = None,
-    json: Json = False,
+    url: UrlOption = DEFAULT_URL,
+    token: TokenOption = None,
+    ca: AuthorityOption = None,
+    json: JsonOption = False,
 ) -> None:
     """End a session for all its parties. Messages that were not acknowledged are deleted, unused tokens revoked."""
     from coterie.client_sdk.control.control import Control

@@ -9,7 +9,7 @@ from typing import Annotated, Any, cast
 import typer
 
 from coterie.cli.failures import FAILED
-from coterie.cli.output import Json, Output
+from coterie.cli.output import JsonOption, Output
 from coterie.cli.places import HOME, file_to_write, folder_name, set_aside
 from coterie.cli.promises import promise, promised
 from coterie.cli.rounds import RoundTable, advise
@@ -39,7 +39,7 @@ def simulate(
         Path | None,
         typer.Option(help="Where to write the model: infer.onnx, or weights.safetensors of an ExternalModel."),
     ] = None,
-    json: Json = False,
+    json: JsonOption = False,
 ) -> None:
     """Train with virtual clients: no coordinator, no network, the same arithmetic."""
     from coterie.aggregation.experiment import ExternalModel

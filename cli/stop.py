@@ -2,13 +2,17 @@
 
 from shlex import quote
 
-from coterie.cli.output import Json, Output, short_id
-from coterie.cli.places import DEFAULT_URL, Authority, RunArgument, Token, Url, access_token
+from coterie.cli.output import JsonOption, Output, short_id
+from coterie.cli.places import DEFAULT_URL, AuthorityOption, RunArgument, TokenOption, UrlOption, access_token
 from coterie.errors import InputError
 
 
 def stop(
-    run: RunArgument = None, url: Url = DEFAULT_URL, token: Token = None, ca: Authority = None, json: Json = False
+    run: RunArgument = None,
+    url: UrlOption = DEFAULT_URL,
+    token: TokenOption = None,
+    ca: AuthorityOption = None,
+    json: JsonOption = False,
 ) -> None:
     """Stop an experiment: its open round is abandoned, its committed models stay."""
     from coterie.cli.watch import find_run, running

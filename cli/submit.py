@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from coterie.cli.joining import again, joining
-from coterie.cli.output import Json, Output, short_id
-from coterie.cli.places import DEFAULT_URL, RESEARCHER_KEY, Authority, Token, Url, access_token
+from coterie.cli.output import JsonOption, Output, short_id
+from coterie.cli.places import DEFAULT_URL, RESEARCHER_KEY, AuthorityOption, TokenOption, UrlOption, access_token
 from coterie.cli.promises import promise, promised
 from coterie.errors import RemoteError
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 def submit(
     target: Annotated[str, typer.Argument(metavar="FILE[:NAME]", help="The file that makes the experiment.")],
-    url: Url = DEFAULT_URL,
-    token: Token = None,
+    url: UrlOption = DEFAULT_URL,
+    token: TokenOption = None,
     population: Annotated[
         str | None, typer.Option(help="The population to train over (default: named like the experiment).")
     ] = None,
@@ -32,8 +32,8 @@ def submit(
         Path | None, typer.Option(help="Weights to start from: `coterie models download --form weights` writes them.")
     ] = None,
     follow: Annotated[bool, typer.Option("--watch", help="Show the rounds until the experiment ends.")] = False,
-    ca: Authority = None,
-    json: Json = False,
+    ca: AuthorityOption = None,
+    json: JsonOption = False,
 ) -> None:
     """Compile, sign and start an experiment on a coordinator, then say how clients join."""
     from coterie.aggregation.experiment import ExternalModel

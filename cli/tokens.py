@@ -5,8 +5,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from coterie.cli.output import Json, Output
-from coterie.cli.places import DEFAULT_URL, Authority, Token, Url, access_token
+from coterie.cli.output import JsonOption, Output
+from coterie.cli.places import DEFAULT_URL, AuthorityOption, TokenOption, UrlOption, access_token
 from coterie.errors import InputError, NotFound
 
 app = typer.Typer(help="List, make and revoke tokens.")
@@ -14,7 +14,7 @@ _COLUMNS = ("id", "kind", "name", "population", "uses left", "expires", "state")
 _MINUTE = 16
 
 
-Role = Literal["admin", "operator", "researcher", "auditor"]
+RoleOption = Literal["admin", "operator", "researcher", "auditor"]
 """As in `coterie.protocol.control`, whose import would slow down every `--help`."""
 
 
@@ -24,7 +24,9 @@ def tokens() -> None:
 
 
 @app.command("list")
-def list_tokens(url: Url = DEFAULT_URL, token: Token = None, ca: Authority = None, json: Json = False) -> None:
+def list_tokens(
+    url: UrlOption = DEFAULT_URL, token: TokenOption = None, ca: AuthorityOption = None, json: JsonOption = False
+) -> None:
     """List the tokens of a coordinator, without their secrets."""
     from coterie.client_sdk.control.control import Control
 
@@ -49,15 +51,15 @@ def make(
         str | None, typer.Option(help="The population that devices join with it, or that a role is limited to.")
     ] = None,
     role: Annotated[
-        Role | None, typer.Option(help="For a person or a script instead of devices: what it may do.")
+        RoleOption | None, typer.Option(help="For a person or a script instead of devices: what it may do.")
     ] = None,
     name: Annotated[str, typer.Option(help="What it is for.")] = "made by hand",
     uses: Annotated[int | None, typer.Option(min=1, help="How many devices may join (default: no limit).")] = None,
     expires: Annotated[int | None, typer.Option(min=1, help="Seconds until it expires (default: never).")] = None,
-    url: Url = DEFAULT_URL,
-    token: Token = None,
-    ca: Authority = None,
-    json: Json = False,
+    url: UrlOption = DEFAULT_URL,
+    token: TokenOption = None,
+    ca: AuthorityOption = None,
+    json: JsonOption = False,
 ) -> None:
     """Make a token, and show its secret this once: for devices to join a population, or for a role."""
     from coterie.client_sdk.control.control import Control
@@ -88,10 +90,10 @@ def make(
 @app.command("revoke")
 def revoke(
     identifier: Annotated[str, typer.Argument(metavar="TOKEN", help="A token's id, or the id's end.")],
-    url: Url = DEFAULT_URL,
-    token: Token = None,
-    ca: Authority = None,
-    json: Json = False,
+    url: UrlOption = DEFAULT_URL,
+    token: TokenOption = None,
+    ca: AuthorityOption = None,
+    json: JsonOption = False,
 ) -> None:
     """Make a token useless for ever. Devices that have joined with it stay; `coterie devices revoke` shuts one out."""
     from coterie.client_sdk.control.control import Control

@@ -12,8 +12,8 @@ import typer
 
 from coterie.cli.failures import FAILED
 from coterie.cli.joining import again
-from coterie.cli.output import Json, Output, short_id
-from coterie.cli.places import DEFAULT_URL, Authority, RunArgument, Token, Url, access_token
+from coterie.cli.output import JsonOption, Output, short_id
+from coterie.cli.places import DEFAULT_URL, AuthorityOption, RunArgument, TokenOption, UrlOption, access_token
 from coterie.cli.rounds import RoundTable, advise
 from coterie.errors import CoterieError, NotFound, Unreachable
 
@@ -38,7 +38,11 @@ _WHEN: Mapping[str | None, str] = {
 
 
 def watch(
-    run: RunArgument = None, url: Url = DEFAULT_URL, token: Token = None, ca: Authority = None, json: Json = False
+    run: RunArgument = None,
+    url: UrlOption = DEFAULT_URL,
+    token: TokenOption = None,
+    ca: AuthorityOption = None,
+    json: JsonOption = False,
 ) -> None:
     """Show an experiment's rounds until it ends. Ctrl-C leaves the experiment running."""
     from coterie.client_sdk.control.control import Control

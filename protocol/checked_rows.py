@@ -20,7 +20,7 @@ class CheckedRows(dict[str, npt.NDArray[Any]]):
         self.schema = schema
         self.read = len(next(iter(self.values()), ())) if read is None else read
 
-    def taken(self, rows: npt.ArrayLike) -> "CheckedRows":
+    def select(self, rows: npt.ArrayLike) -> "CheckedRows":
         """Some of these rows, by their numbers or a mask. Raises IndexError for rows that are not there."""
         chosen = np.asarray(rows)
         return CheckedRows({name: array[chosen] for name, array in self.items()}, self.schema)

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from coterie.protocol.mechanisms import LocalMechanism
-from coterie.protocol.wire import Number, Positive, Signed, Token
+from coterie.protocol.wire import FiniteNumber, Identifier, Positive, Signed
 
 
 class PrivacyTerms(Signed):
@@ -19,9 +19,9 @@ class PrivacyTerms(Signed):
     """
 
     unit: Literal["user", "example"]
-    epsilon: Annotated[Number, Field(ge=0)]
-    delta: Annotated[Number, Field(ge=0, le=1)]
-    mechanism: Token
+    epsilon: Annotated[FiniteNumber, Field(ge=0)]
+    delta: Annotated[FiniteNumber, Field(ge=0, le=1)]
+    mechanism: Identifier
     trusts: Literal["device", "cohort", "coordinator"]
 
 
@@ -35,8 +35,8 @@ class LocalTerms(Signed):
     """
 
     mechanism: LocalMechanism
-    epsilon: Annotated[Number, Field(gt=0)]
-    delta: Annotated[Number, Field(ge=0, lt=1)]
-    clip: Annotated[Number, Field(gt=0)]
-    top: Annotated[Number, Field(gt=0, le=1)]
+    epsilon: Annotated[FiniteNumber, Field(gt=0)]
+    delta: Annotated[FiniteNumber, Field(ge=0, lt=1)]
+    clip: Annotated[FiniteNumber, Field(gt=0)]
+    top: Annotated[FiniteNumber, Field(gt=0, le=1)]
     outputs: Positive | None

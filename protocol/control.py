@@ -18,10 +18,11 @@ from coterie.protocol.secure_aggregation import SecureAggregation
 from coterie.protocol.wire import (
     BlobRef,
     DeviceId,
+    DisplayName,
     ExperimentId,
-    Label,
+    FiniteNumber,
+    Identifier,
     NotNegative,
-    Number,
     Positive,
     Proportion,
     PublicKey,
@@ -33,7 +34,6 @@ from coterie.protocol.wire import (
     Size,
     Slug,
     Title,
-    Token,
     TokenId,
     Whole,
 )
@@ -47,16 +47,16 @@ __all__ = [
 
 ExperimentState = Literal["running", "stopping", "finished", "stopped", "failed"]
 RoundState = Literal["collecting", "aggregating", "evaluating", "committing", "committed", "abandoned"]
-Role = Literal["admin", "operator", "researcher", "auditor"]
+TokenRole = Literal["admin", "operator", "researcher", "auditor"]
 """What a person or a script may do on the control plane."""
-TokenKind = Literal[Role, "enrol", "edge"]
+TokenKind = Literal[TokenRole, "enrol", "edge"]
 """The kinds of tokens that are made by request."""
 AnyTokenKind = Literal[TokenKind, "party"]
 """With those that come with a session: one for each role, with which its party joins."""
-ClientState = Literal["kept", "none"]
+ClientStateUse = Literal["kept", "none"]
 ReducerText = Annotated[str, Field(min_length=1, max_length=200)]
 """A reducer by its text, as `coterie.aggregation.reducers.reducer` reads it."""
-Means = Annotated[dict[Token, Number], Field(max_length=256)]
+Means = Annotated[dict[Identifier, FiniteNumber], Field(max_length=256)]
 
 
 class PopulationCreate(Request):
@@ -69,20 +69,20 @@ class PopulationCreate(Request):
     name: Slug
     data_schema: WireSchema
     signers: Annotated[tuple[PublicKey, ...], Field(max_length=64)] = ()
-    client_state: ClientState = "kept"
+    client_state: ClientStateUse = "kept"
 
 
 class SignerAdd(Request):
     """Allows the plans of one more researcher's key; name is for people."""
 
-    name: Label | None = None
+    name: DisplayName | None = None
 
 
 Unit = Literal["user", "example"]
-Epsilon = Annotated[Number, Field(gt=0, le=1e6)]
-Delta = Annotated[Number, Field(gt=0, lt=1)]
+EpsilonLimit = Annotated[FiniteNumber, Field(gt=0, le=1e6)]
+DeltaLimit = Annotated[FiniteNumber, Field(gt=0, lt=1)]
 Cohort = Annotated[int, Field(strict=True, ge=1, le=1_000_000)]
-AlgorithmNames = Annotated[tuple[Token, ...], Field(min_length=1, max_length=64)]
+AlgorithmNames = Annotated[tuple[Identifier, ...], Field(min_length=1, max_length=64)]
 
 
 class PopulationPolicy(Response):
@@ -100,9 +100,9 @@ class PopulationPolicy(Response):
 
     require_secure_aggregation: bool = False
     min_cohort: Cohort | None = None
-    max_epsilon_per_experiment: Epsilon | None = None
-    max_epsilon_per_year: Epsilon | None = None
-    delta: Delta | None = None
+    max_epsilon_per_experiment: EpsilonLimit | None = None
+    max_epsilon_per_year: EpsilonLimit | None = None
+    delta: DeltaLimit | None = None
     unit: Unit = "user"
     algorithms: AlgorithmNames | None = None
     signers_only: bool = False
@@ -123,9 +123,9 @@ class PolicyChange(Request):
 
     require_secure_aggregation: bool | None = None
     min_cohort: Cohort | None = None
-    max_epsilon_per_experiment: Epsilon | None = None
-    max_epsilon_per_year: Epsilon | None = None
-    delta: Delta | None = None
+    max_epsilon_per_experiment: EpsilonLimit | None = None
+    max_epsilon_per_year: EpsilonLimit | None = None
+    delta: DeltaLimit | None = None
     unit: Unit | None = None
     algorithms: AlgorithmNames | None = None
     signers: Annotated[tuple[PublicKey, ...], Field(max_length=64)] | None = None
@@ -142,7 +142,7 @@ class PopulationView(Response):
     data_schema: WireSchema
     schema_digest: Sha256
     signers: tuple[PublicKey, ...]
-    client_state: ClientState = "kept"
+    client_state: ClientStateUse = "kept"
     coordinator_key: PublicKey
     policy: PopulationPolicy = PopulationPolicy()
     devices: Whole = 0
@@ -162,7 +162,7 @@ class TokenCreate(Request):
     """
 
     kind: TokenKind
-    name: Label = "token"
+    name: DisplayName = "token"
     population: Slug | None = None
     uses: Positive | None = None
     min_clients: Positive | None = None
@@ -194,8 +194,8 @@ class TokenCreated(TokenView):
 class ServerRule(Request):
     """A server part by name with its parameters, e.g. ``sgd`` with ``{"lr": 1.0, "momentum": 0.9}``."""
 
-    name: Token
-    parameters: Annotated[dict[Token, Number], Field(max_length=32)] = {}
+    name: Identifier
+    parameters: Annotated[dict[Identifier, FiniteNumber], Field(max_length=32)] = {}
 
 
 class ExperimentCreate(Request):
@@ -207,18 +207,18 @@ class ExperimentCreate(Request):
     privacy: None for none.
     """
 
-    name: Label
+    name: DisplayName
     population: Slug
     plan: PlanRef
     initial: BlobRef
     rounds: RoundPolicy
     server: ServerRule
     reducer: ReducerText = "mean"
-    codecs: Annotated[tuple[Token, ...], Field(min_length=1, max_length=32)] = ("float32",)
-    hyper: Annotated[dict[Token, Number], Field(max_length=64)] = {}
+    codecs: Annotated[tuple[Identifier, ...], Field(min_length=1, max_length=32)] = ("float32",)
+    hyper: Annotated[dict[Identifier, FiniteNumber], Field(max_length=64)] = {}
     frozen: BlobRef | None = None
     evaluation: BlobRef | None = None
-    evaluation_metrics: Annotated[tuple[Token, ...], Field(max_length=8)] = ()
+    evaluation_metrics: Annotated[tuple[Identifier, ...], Field(max_length=8)] = ()
     seed: Whole = 0
     secure: SecureAggregation | None = None
     privacy: WirePrivacy | None = None
@@ -272,7 +272,7 @@ class RoundView(Response):
     experiment: ExperimentId
     round: Positive
     state: RoundState
-    cause: Token | None = None
+    cause: Identifier | None = None
     leased: Whole = 0
     accepted: Whole = 0
     failed: Whole = 0
@@ -328,7 +328,7 @@ class DeviceView(Response):
     last_seen_at: datetime | None = None
     accepted: Whole = 0
     failed: Whole = 0
-    failure: Token | None = None
+    failure: Identifier | None = None
     threads: Positive | None = None
     memory_bytes: Size | None = None
     yardstick_us: Positive | None = None
@@ -343,7 +343,7 @@ class Event(Response):
     """
 
     id: Whole
-    type: Token
+    type: Identifier
     experiment: ExperimentId | None = None
     data: dict[str, Any] = {}
     at: datetime | None = None

@@ -21,12 +21,13 @@ from coterie.protocol.wire import (
     ClassId,
     Detail,
     DeviceId,
+    DisplayName,
     ExperimentId,
-    Label,
+    FiniteNumber,
+    Identifier,
     Milliseconds,
     Nonce,
     NotNegative,
-    Number,
     Positive,
     ProtocolVersion,
     PublicKey,
@@ -38,7 +39,6 @@ from coterie.protocol.wire import (
     Size,
     Slug,
     TaskId,
-    Token,
     Whole,
 )
 
@@ -86,13 +86,13 @@ class Capabilities(Request):
     where it was not measured.
     """
 
-    sdk: Token = "coterie-python/0"
-    runtime: Token = "onnxruntime/0"
+    sdk: Identifier = "coterie-python/0"
+    runtime: Identifier = "onnxruntime/0"
     opset: Annotated[int, Field(strict=True, ge=1, le=1000)] = 17
-    codecs: Annotated[tuple[Token, ...], Field(max_length=32)] = ("float32",)
+    codecs: Annotated[tuple[Identifier, ...], Field(max_length=32)] = ("float32",)
     trainers: Annotated[tuple[Literal["plan", "external"], ...], Field(min_length=1, max_length=2)] = ("plan",)
-    secure: Annotated[tuple[Token, ...], Field(max_length=8)] = ()
-    features: Annotated[tuple[Token, ...], Field(max_length=64)] = ()
+    secure: Annotated[tuple[Identifier, ...], Field(max_length=8)] = ()
+    features: Annotated[tuple[Identifier, ...], Field(max_length=64)] = ()
     threads: Annotated[int, Field(strict=True, ge=1, le=4096)] = 1
     memory_bytes: Size | None = None
     yardstick_us: Positive | None = None
@@ -120,7 +120,7 @@ class EnrolRequest(Request):
 
     public_key: PublicKey
     schema_digest: Sha256
-    name: Label | None = None
+    name: DisplayName | None = None
     capabilities: Capabilities = Capabilities()
     endorsement: Endorsement | None = None
     protocol: Annotated[tuple[ProtocolVersion, ...], Field(min_length=1, max_length=16)] = PROTOCOL_VERSIONS
@@ -221,8 +221,8 @@ class Task(Signed):
     plan: PlanRef
     model: BlobRef
     frozen: BlobRef | None
-    hyper: Annotated[dict[Token, Number], Field(max_length=64)]
-    codecs: Annotated[tuple[Token, ...], Field(min_length=1, max_length=32)]
+    hyper: Annotated[dict[Identifier, FiniteNumber], Field(max_length=64)]
+    codecs: Annotated[tuple[Identifier, ...], Field(min_length=1, max_length=32)]
     lease_ms: Milliseconds
     weight_cap: Positive
     upload_limit: Size
@@ -286,7 +286,7 @@ class Abort(Request):
     """
 
     phase: TaskPhase
-    code: Token
+    code: Identifier
     detail: Detail = ""
 
 

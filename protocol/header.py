@@ -14,7 +14,7 @@ from coterie.protocol.layout import Slice
 from coterie.protocol.wire import Positive, Whole
 
 FORMAT: Final = "coterie-update-1"
-Kind = Literal["update", "accumulator"]
+PayloadKind = Literal["update", "accumulator"]
 LONGEST_TEXT = 128
 MOST_SECTIONS = 256
 MOST_SLICES = 2000
@@ -97,7 +97,7 @@ class UpdateHeader:
     weight: Annotated[int, SkipValidation]
     steps: Annotated[int, SkipValidation]
     sections: Annotated[tuple[SectionEntry, ...], Field(min_length=1, max_length=MOST_SECTIONS)]
-    kind: Kind = "update"
+    kind: PayloadKind = "update"
     clients: Annotated[int, SkipValidation] = 1
     format: Literal["coterie-update-1"] = field(default=FORMAT, repr=False)
 

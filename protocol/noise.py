@@ -5,9 +5,9 @@ from typing import Annotated
 from pydantic import Field
 
 from coterie.protocol.mechanisms import DistributedMechanism
-from coterie.protocol.wire import Number, Positive, Signed
+from coterie.protocol.wire import FiniteNumber, Positive, Signed
 
-Above = Annotated[Number, Field(gt=0)]
+Above = Annotated[FiniteNumber, Field(gt=0)]
 
 
 class NoiseTerms(Signed):

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from coterie.protocol.conversion import FiniteOrNull
-from coterie.protocol.wire import Number, Response, Title, Whole
+from coterie.protocol.wire import FiniteNumber, Response, Title, Whole
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,4 +25,4 @@ class ParticipantView(Response):
 
     client: Title
     lag: Whole = 0
-    loss: Number | None = None
+    loss: FiniteNumber | None = None

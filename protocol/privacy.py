@@ -26,7 +26,7 @@ Delta = Annotated[float, Field(strict=True, gt=0, le=LARGEST_DELTA, allow_inf_na
 Epsilon = Annotated[float, Field(strict=True, gt=0, le=MOST_EPSILON, allow_inf_nan=False)]
 Multiplier = Annotated[float, Field(strict=True, gt=0, le=MOST_MULTIPLIER, allow_inf_nan=False)]
 Times = Annotated[int, Field(strict=True, ge=1, le=MOST_ROUNDS)]
-Rows = Annotated[int, Field(strict=True, ge=1, le=1 << 31)]
+RowCount = Annotated[int, Field(strict=True, ge=1, le=1 << 31)]
 Factor = Annotated[float, Field(strict=True, gt=0, le=1e6, allow_inf_nan=False)]
 
 
@@ -132,7 +132,7 @@ class ExampleLevel(ByHand):
     delta: Delta
     epsilon: Epsilon | None = None
     noise_multiplier: Multiplier | None = None
-    rows: Rows | None = None
+    rows: RowCount | None = None
     max_batch: Annotated[int, Field(strict=True, ge=1, le=1 << 20)] | None = None
 
     @model_validator(mode="after")
@@ -159,7 +159,7 @@ class LocalLevel(ByHand):
     delta: Annotated[float, Field(strict=True, ge=0, le=LARGEST_DELTA, allow_inf_nan=False)] = 0.0
     clip: Clip = 1.0
     top: Annotated[float, Field(strict=True, gt=0, le=0.5, allow_inf_nan=False)] = 0.01
-    outputs: Rows | None = None
+    outputs: RowCount | None = None
 
     @model_validator(mode="after")
     def _fits(self) -> Self:

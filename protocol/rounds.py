@@ -6,24 +6,24 @@ from pydantic import Field, model_validator
 
 from coterie.protocol.by_hand import ByHand
 from coterie.protocol.over_selection import selection_for, smallest_selection
-from coterie.protocol.wire import ClassId, Number, Seconds, Token
+from coterie.protocol.wire import ClassId, FiniteNumber, Identifier, Seconds
 
-Count = Annotated[int, Field(strict=True, ge=1, le=1_000_000)]
+PositiveCount = Annotated[int, Field(strict=True, ge=1, le=1_000_000)]
 ClientName = Annotated[str, Field(pattern=r"^[0-9A-Za-z_]{1,64}$")]
 
 
 class Target(ByHand):
     """Finish when the metric's mean reaches `value` (from below with mode ``max``, from above with ``min``)."""
 
-    metric: Token
-    value: Number
+    metric: Identifier
+    value: FiniteNumber
     mode: Literal["min", "max"] = "max"
 
 
 class Best(ByHand):
     """Which version counts as the best: the one whose metric is lowest (``min``) or highest (``max``)."""
 
-    metric: Token = "loss"
+    metric: Identifier = "loss"
     mode: Literal["min", "max"] = "min"
 
 
@@ -60,32 +60,32 @@ class RoundPolicy(ByHand):
     hyper_schedule: name → one value per round.
     """
 
-    rounds: Count
-    cohort: Count
+    rounds: PositiveCount
+    cohort: PositiveCount
     purpose: Literal["train", "evaluate"] = "train"
     mode: Literal["synchronous", "buffered"] = "synchronous"
-    concurrency: Count | None = None
+    concurrency: PositiveCount | None = None
     staleness_cap: Annotated[int, Field(strict=True, ge=0, le=1000)] = 10
     staleness_exponent: Annotated[float, Field(strict=True, ge=0, le=10, allow_inf_nan=False)] = 0.5
     over_selection: Annotated[float, Field(strict=True, ge=1, le=10, allow_inf_nan=False)] = 1.0
     dropout: Annotated[float, Field(strict=True, ge=0, le=0.9, allow_inf_nan=False)] | None = None
-    min_updates: Count = Field(default_factory=lambda made: made.get("cohort", 1))
+    min_updates: PositiveCount = Field(default_factory=lambda made: made.get("cohort", 1))
     deadline_s: Seconds = 600.0
     lease_s: Seconds = 300.0
     selection: Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[a-z_]+(\([0-9a-z_=., ]*\))?$")] = "uniform"
-    min_examples: Count | None = None
+    min_examples: PositiveCount | None = None
     labels: Annotated[tuple[ClassId, ...], Field(max_length=1000)] = ()
     rest_rounds: Annotated[int, Field(strict=True, ge=0, le=1_000_000)] = 0
     rest_s: Annotated[float, Field(strict=True, ge=0, le=366 * 86400.0, allow_inf_nan=False)] = 0.0
     trusted: ClientName | None = None
     evaluate_every: Annotated[int, Field(strict=True, ge=0, le=1_000_000)] = 1
-    evaluation_cohort: Count | None = None
+    evaluation_cohort: PositiveCount | None = None
     evaluation_deadline_s: Seconds | None = None
     weight_cap: Annotated[int, Field(strict=True, ge=1, le=1 << 31)] = 10_000
     target: Target | None = None
-    patience: Count | None = None
+    patience: PositiveCount | None = None
     best: Best = Best()
-    hyper_schedule: Annotated[dict[Token, tuple[Number, ...]], Field(max_length=64)] | None = None
+    hyper_schedule: Annotated[dict[Identifier, tuple[FiniteNumber, ...]], Field(max_length=64)] | None = None
 
     @model_validator(mode="after")
     def _fits(self) -> Self:

@@ -16,14 +16,12 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
-import numpy.typing as npt
 
 from coterie import errors
+from coterie.protocol.arrays import AnyArray
 from coterie.protocol.finite import all_finite
 from coterie.protocol.schema_rules import FeatureFields, LabelFields
 from coterie.protocol.texts import as_bytes, as_places, text_of, texts_of
-
-Array = npt.NDArray[Any]
 
 _EXACT_IN_FLOAT32 = 1 << 24
 _WHOLE_RANGE = {"int32": (-(1 << 31), (1 << 31) - 1), "uint8": (0, 255)}
@@ -33,12 +31,12 @@ _WHOLE_RANGE = {"int32": (-(1 << 31), (1 << 31) - 1), "uint8": (0, 255)}
 class _Cells:
     """One array as it came, with all that an error about it must say."""
 
-    array: Array
+    array: AnyArray
     column: str
     expected: str
     source: str
 
-    def refuse(self, bad: Array, why: str, hint: str) -> errors.DataError:
+    def refuse(self, bad: AnyArray, why: str, hint: str) -> errors.DataError:
         """The error that names the first True of `bad` (of the array's shape) and counts the others."""
         position: tuple[int, ...] = cast(tuple[int, ...], tuple(cast(Any, np.argwhere(bad)).tolist()[0]))
         row, inside = position[0] + 1, f", element {list(position[1:])}" if len(position) > 1 else ""
@@ -65,7 +63,7 @@ class _Cells:
         )
 
 
-def check_lengths(arrays: Mapping[str, Array], source: str, *, least: int = 1) -> None:
+def check_lengths(arrays: Mapping[str, AnyArray], source: str, *, least: int = 1) -> None:
     """Every array has the same number of rows, and so many at least."""
     for name, array in arrays.items():
         if array.ndim == 0:
@@ -84,7 +82,9 @@ def check_lengths(arrays: Mapping[str, Array], source: str, *, least: int = 1) -
         raise errors.DataError(f"{source}: there are no rows.", hint="Add at least one example.", code="data_empty")
 
 
-def check_feature(feature: FeatureFields, arrays: Mapping[str, Array], source: str, *, read: bool = False) -> Array:
+def check_feature(
+    feature: FeatureFields, arrays: Mapping[str, AnyArray], source: str, *, read: bool = False
+) -> AnyArray:
     """The feature as `[N, *shape]` in its dtype, from one array of that shape or from one `[N]` array per column; one
     of text from one `[N]` array, from the bytes themselves, or from places in the vocabulary.
 
@@ -104,14 +104,14 @@ def check_feature(feature: FeatureFields, arrays: Mapping[str, Array], source: s
                 f"has examples of shape {list(shape)}", _shape_hint(shape, feature.shape), "data_shape"
             )
         return np.ascontiguousarray(_values(cells, feature.dtype, feature.low, feature.high))
-    parts: list[Array] = []
+    parts: list[AnyArray] = []
     for column, array in arrays.items():
         cells = _require_flat(_Cells(array, column, expected, source))
         parts.append(_values(cells, feature.dtype, feature.low, feature.high))
     return np.ascontiguousarray(np.stack(parts, axis=1).reshape((len(parts[0]), *feature.shape)))
 
 
-def _from_text(feature: FeatureFields, cells: _Cells, *, read: bool) -> Array:
+def _from_text(feature: FeatureFields, cells: _Cells, *, read: bool) -> AnyArray:
     held_as_bytes = feature.encoding is not None and cells.array.dtype == np.uint8
     if held_as_bytes and cells.array.shape[1:] == feature.shape:
         return np.ascontiguousarray(cells.array)
@@ -131,20 +131,20 @@ def _are_places(cells: _Cells, texts: Sequence[str | int | float]) -> bool:
     return cells.array.dtype.kind in "iu" and all(math.isnan(_parse(text)) for text in texts)
 
 
-def _places(cells: _Cells, most: int, why: str) -> Array:
+def _places(cells: _Cells, most: int, why: str) -> AnyArray:
     """Places from 0 to ``most``, as int32."""
     if (outside := (cells.array < 0) | (cells.array > most)).any():
         raise cells.refuse(outside, why, f"Give text, or places from 0 to {most}.")
     return np.ascontiguousarray(cells.array.astype(np.int32, copy=False))
 
 
-def _known_places(cells: _Cells, low: int, high: int, *, other: int) -> Array:
+def _known_places(cells: _Cells, low: int, high: int, *, other: int) -> AnyArray:
     """Places as int32; ``other`` for whole numbers that are none. No cell changes how another one is read."""
     known = (cells.array >= low) & (cells.array <= high)
     return np.where(known, cells.array, other).astype(np.int32)
 
 
-def with_classes(rows: Mapping[str, Array], label: LabelFields) -> dict[str, Array]:
+def with_classes(rows: Mapping[str, AnyArray], label: LabelFields) -> dict[str, AnyArray]:
     """The rows whose label is one of the classes; perhaps none.
 
     rows: checked, with -1 for any other label.
@@ -155,7 +155,7 @@ def with_classes(rows: Mapping[str, Array], label: LabelFields) -> dict[str, Arr
     return dict(rows) if kept.all() else {name: array[kept] for name, array in rows.items()}
 
 
-def check_left(rows: Mapping[str, Array], label: LabelFields, source: str) -> None:
+def check_left(rows: Mapping[str, AnyArray], label: LabelFields, source: str) -> None:
     """Raise DataError (``data_empty``) where no row is left, since none has one of the label's classes."""
     if not len(rows[label.name]):
         shown = ", ".join(repr(raw) for raw in (label.classes or ())[:10])
@@ -167,7 +167,7 @@ def check_left(rows: Mapping[str, Array], label: LabelFields, source: str) -> No
         )
 
 
-def check_label(label: LabelFields, arrays: Mapping[str, Array], source: str, *, read: bool = False) -> Array:
+def check_label(label: LabelFields, arrays: Mapping[str, AnyArray], source: str, *, read: bool = False) -> AnyArray:
     """The label as `[N]` in its dtype: class indices where the schema has classes (-1 for others that are to be
     dropped). `[N, 1]` is taken for `[N]`.
 
@@ -199,7 +199,7 @@ def _require_flat(cells: _Cells) -> _Cells:
     return cells
 
 
-def _values(cells: _Cells, dtype: str, low: float | None, high: float | None) -> Array:
+def _values(cells: _Cells, dtype: str, low: float | None, high: float | None) -> AnyArray:
     """The cells in `dtype` and within the bounds, or the error that names the first that is not."""
     numbers = _numbers(cells)
     if numbers.dtype.kind == "f" and not all_finite(numbers.ravel(order="K")):
@@ -216,7 +216,7 @@ def _values(cells: _Cells, dtype: str, low: float | None, high: float | None) ->
     return values
 
 
-def _to_float32(numbers: Array, cells: _Cells) -> Array:
+def _to_float32(numbers: AnyArray, cells: _Cells) -> AnyArray:
     if numbers.dtype.kind in "iu" and numbers.dtype.itemsize > 2:
         inexact = (numbers > _EXACT_IN_FLOAT32) | (numbers < -_EXACT_IN_FLOAT32)
         if inexact.any():
@@ -230,7 +230,7 @@ def _to_float32(numbers: Array, cells: _Cells) -> Array:
     return values
 
 
-def _to_whole(numbers: Array, dtype: str, cells: _Cells) -> Array:
+def _to_whole(numbers: AnyArray, dtype: str, cells: _Cells) -> AnyArray:
     low, high = _WHOLE_RANGE[dtype]
     if numbers.dtype.kind == "f":
         numbers = numbers.astype(np.float64)  # float32 cannot tell 2**31 - 1 from 2**31
@@ -243,7 +243,7 @@ def _to_whole(numbers: Array, dtype: str, cells: _Cells) -> Array:
     return numbers.astype(dtype)
 
 
-def _numbers(cells: _Cells) -> Array:
+def _numbers(cells: _Cells) -> AnyArray:
     """The array as numbers: text and objects parsed cell by cell, anything without plain numbers refused."""
     array = cells.array
     kind, width = array.dtype.kind, array.dtype.itemsize
@@ -273,7 +273,7 @@ def _parse(cell: object) -> float:
         return math.nan
 
 
-def _class_indices(cells: _Cells, classes: Sequence[str | int | float]) -> Array:
+def _class_indices(cells: _Cells, classes: Sequence[str | int | float]) -> AnyArray:
     """A cell is the class of the same text; a number, or text that is one, is also the class of equal value; -1 for a
     cell that is none. What text a number has is said in `texts`.
     """

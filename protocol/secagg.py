@@ -35,6 +35,7 @@ from coterie.protocol.secure_sections import SecureSection
 from coterie.protocol.wire import (
     Detail,
     DeviceId,
+    Identifier,
     Milliseconds,
     Positive,
     PublicKey,
@@ -43,7 +44,6 @@ from coterie.protocol.wire import (
     Sha256,
     Signature,
     Signed,
-    Token,
 )
 
 MOST_PLACES = 1 << 20
@@ -56,9 +56,9 @@ Fraction = Annotated[float, Field(strict=True, ge=0, lt=1, allow_inf_nan=False)]
 Clients = Annotated[int, Field(strict=True, ge=1, le=MOST_PLACES)]
 AgreementKey = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 """An X25519 public key in hex."""
-Box = Annotated[str, StringConstraints(min_length=4, max_length=1024, pattern=r"^[A-Za-z0-9+/]+={0,2}$")]
+Ciphertext = Annotated[str, StringConstraints(min_length=4, max_length=1024, pattern=r"^[A-Za-z0-9+/]+={0,2}$")]
 """A sealed box: AES-256-GCM of `coterie.privacy.secagg.channel`."""
-Share = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9+/]{48}$")]
+KeyShare = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9+/]{48}$")]
 """One share of a 32-byte secret: `SHARE_BYTES` bytes."""
 
 
@@ -169,16 +169,16 @@ class Shares(Request):
     """
 
     commitment: Sha256
-    boxes: Annotated[dict[Place, Box], Field(min_length=1, max_length=MOST_PLACES)]
+    boxes: Annotated[dict[Place, Ciphertext], Field(min_length=1, max_length=MOST_PLACES)]
 
 
 class SharesFor(Response):
     """The boxes for one client, by the place of the neighbour that sealed them; neighbours without one dropped out."""
 
-    boxes: Annotated[dict[Place, Box], Field(max_length=MOST_PLACES)]
+    boxes: Annotated[dict[Place, Ciphertext], Field(max_length=MOST_PLACES)]
 
 
-Places = Annotated[str, StringConstraints(min_length=4, max_length=180_000, pattern=r"^[A-Za-z0-9+/]+={0,2}$")]
+PackedPlaces = Annotated[str, StringConstraints(min_length=4, max_length=180_000, pattern=r"^[A-Za-z0-9+/]+={0,2}$")]
 """A set of places: one bit each."""
 
 
@@ -190,8 +190,8 @@ class Survivors(Response):
     digest: of both (`coterie.privacy.secagg.survivors.survivors_digest`).
     """
 
-    alive: Places
-    dealt: Places
+    alive: PackedPlaces
+    dealt: PackedPlaces
     digest: Sha256
 
 
@@ -214,8 +214,8 @@ class Reveal(Request):
     dealing its shares one of its mask key; each by the neighbour's place, and never both of one neighbour.
     """
 
-    self_shares: Annotated[dict[Place, Share], Field(max_length=MOST_PLACES)]
-    mask_shares: Annotated[dict[Place, Share], Field(max_length=MOST_PLACES)]
+    self_shares: Annotated[dict[Place, KeyShare], Field(max_length=MOST_PLACES)]
+    mask_shares: Annotated[dict[Place, KeyShare], Field(max_length=MOST_PLACES)]
 
     def __repr__(self) -> str:
         return f"Reveal(self_shares of {len(self.self_shares)}, mask_shares of {len(self.mask_shares)})"
@@ -230,7 +230,7 @@ class Outcome(Response):
     """
 
     state: Literal["open", "summed", "failed"]
-    cause: Token | None = None
+    cause: Identifier | None = None
     detail: Detail = ""
 
 

@@ -10,7 +10,7 @@ from coterie.protocol.secagg import SecureMode
 FEWEST_GRID_BITS, MOST_GRID_BITS = 2, 16
 MOST_GROUPS = 1000
 
-Share = Annotated[float, Field(strict=True, ge=0, le=0.5, allow_inf_nan=False)]
+MinorityShare = Annotated[float, Field(strict=True, ge=0, le=0.5, allow_inf_nan=False)]
 
 
 class SecureAggregation(ByHand):
@@ -35,7 +35,7 @@ class SecureAggregation(ByHand):
     norm: Annotated[float, Field(strict=True, ge=1e-12, le=1e12, allow_inf_nan=False)] = 10.0
     bits: Annotated[int, Field(strict=True, ge=FEWEST_GRID_BITS, le=MOST_GRID_BITS)] | None = None
     mode: SecureMode | None = None
-    corrupt: Share = 0.1
-    dropout: Share = 0.1
+    corrupt: MinorityShare = 0.1
+    dropout: MinorityShare = 0.1
     groups: Annotated[int, Field(strict=True, ge=2, le=MOST_GROUPS)] | None = None
     phase_s: Annotated[float, Field(strict=True, ge=0.1, le=7 * 24 * 3600.0, allow_inf_nan=False)] = 60.0

@@ -8,7 +8,7 @@ from typing import Annotated, Literal, get_args
 
 from pydantic import Field
 
-from coterie.protocol.wire import NotNegative, Number, Positive, Signed, Token
+from coterie.protocol.wire import FiniteNumber, Identifier, NotNegative, Positive, Signed
 
 RingEncoding = Literal["exact", "grid", "fixed", "noised"]
 RING_ENCODINGS: tuple[RingEncoding, ...] = get_args(RingEncoding)
@@ -30,11 +30,11 @@ class SecureSection(Signed):
     low, step: of ``fixed``, a number c stands for ``low + step * c``.
     """
 
-    name: Token
+    name: Identifier
     encoding: RingEncoding
     values: Positive
     bits: Annotated[int, Field(strict=True, ge=1, le=32)]
     top: Positive
     norm: NotNegative | None = None
-    low: Number | None = None
+    low: FiniteNumber | None = None
     step: NotNegative | None = None

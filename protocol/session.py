@@ -14,7 +14,8 @@ from coterie.protocol.canonical import canonical_json, digest_of, sha256_hex
 from coterie.protocol.signing import Domain, SigningKey, verify
 from coterie.protocol.wire import (
     Detail,
-    Label,
+    DisplayName,
+    Identifier,
     Nonce,
     PartyId,
     Positive,
@@ -26,7 +27,6 @@ from coterie.protocol.wire import (
     Sha256,
     Signature,
     Signed,
-    Token,
     Whole,
 )
 
@@ -38,7 +38,7 @@ SEQUENCE_HEADER: Final = "Coterie-Sequence"
 GIBIBYTE: Final = 1 << 30
 DAY_S: Final = 24 * 3600
 
-Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_-]{0,31}$")]
+SessionWord = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_-]{0,31}$")]
 """The name of a role or of a stage."""
 
 
@@ -49,8 +49,8 @@ class PartyRole(Signed):
     party: the organisation that takes it, the name under which its partners pin its key.
     """
 
-    name: Name
-    party: Label
+    name: SessionWord
+    party: DisplayName
 
 
 class SessionTerms(Signed):
@@ -64,7 +64,7 @@ class SessionTerms(Signed):
 
     session: SessionId
     roles: Annotated[tuple[PartyRole, ...], Field(min_length=2, max_length=16)]
-    stages: Annotated[tuple[Name, ...], Field(min_length=1, max_length=64)]
+    stages: Annotated[tuple[SessionWord, ...], Field(min_length=1, max_length=64)]
     message_limit: Positive
 
     @property
@@ -89,9 +89,9 @@ class SessionCreate(Request):
     expires_s: after how many seconds the session ends.
     """
 
-    name: Label
+    name: DisplayName
     roles: Annotated[tuple[PartyRole, ...], Field(min_length=2, max_length=16)]
-    stages: Annotated[tuple[Name, ...], Field(min_length=1, max_length=64)] = ("messages",)
+    stages: Annotated[tuple[SessionWord, ...], Field(min_length=1, max_length=64)] = ("messages",)
     message_limit: Annotated[int, Field(strict=True, ge=1, le=64 * GIBIBYTE)] = 4 * GIBIBYTE
     party_quota: Annotated[int, Field(strict=True, ge=1, le=1024 * GIBIBYTE)] = 8 * GIBIBYTE
     session_quota: Annotated[int, Field(strict=True, ge=1, le=1024 * GIBIBYTE)] = 16 * GIBIBYTE
@@ -125,8 +125,8 @@ class PartyView(Response):
     held_bytes: bytes that it has sent and nobody has acknowledged yet.
     """
 
-    role: Name
-    party: Label
+    role: SessionWord
+    party: DisplayName
     id: PartyId | None = None
     public_key: PublicKey | None = None
     joined_at: datetime | None = None
@@ -141,10 +141,10 @@ class SessionView(Response):
     """
 
     id: SessionId
-    name: Label
+    name: DisplayName
     terms: SessionTerms
     state: SessionState
-    reason: Token | None = None
+    reason: Identifier | None = None
     detail: Detail | None = None
     parties: tuple[PartyView, ...] = ()
     messages: Whole = 0
@@ -189,8 +189,8 @@ class PartyJoined(Response):
     """
 
     party: PartyId
-    role: Name
-    name: Label
+    role: SessionWord
+    name: DisplayName
     terms: SessionTerms
     nonce: Nonce
 
@@ -202,9 +202,9 @@ class MessageHeader(Signed):
     """
 
     session: SessionId
-    stage: Name
-    sender: Name
-    recipient: Name
+    stage: SessionWord
+    sender: SessionWord
+    recipient: SessionWord
     sequence: Whole
 
     def to_bytes(self) -> bytes:
@@ -222,8 +222,8 @@ class KeyOffer(Signed):
 
     session: SessionId
     terms: Sha256
-    sender: Name
-    recipient: Name
+    sender: SessionWord
+    recipient: SessionWord
     identity: PublicKey
     key: PublicKey
     signature: Signature | Literal[""] = ""

@@ -2,17 +2,16 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
 
+from coterie.protocol.arrays import AnyArray
 from coterie.protocol.canonical import canonical_json
 
-Array = npt.NDArray[Any]
 
-
-def texts_of(cells: Array) -> list[str] | None:
+def texts_of(cells: AnyArray) -> list[str] | None:
     """Each cell's text, without spaces at its ends. A number has the text that canonical JSON gives it (RFC 8785): 7.0
     is ``7``. A missing cell (None, or a number that is not finite) is the empty text. None for an array that holds
     neither text nor numbers.

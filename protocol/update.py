@@ -17,12 +17,12 @@ import numpy.typing as npt
 
 from coterie import errors
 from coterie.protocol.canonical import canonical_json, parse_json
-from coterie.protocol.codecs import NO_STATE, Codec, Keys, State, parse
+from coterie.protocol.codecs import NO_STATE, Codec, CodecState, Keys, parse
 from coterie.protocol.codecs.feedback import faded
 from coterie.protocol.codecs.table import EXTRA_ONLY, MANDATORY
 from coterie.protocol.conversion import to_json
 from coterie.protocol.files import write_durably
-from coterie.protocol.header import FORMAT, Kind, SectionEntry, UpdateHeader
+from coterie.protocol.header import FORMAT, PayloadKind, SectionEntry, UpdateHeader
 from coterie.protocol.layout import Slice
 from coterie.protocol.parts import check_coverage, check_room
 from coterie.protocol.refusals import REFUSALS, refused
@@ -54,7 +54,7 @@ class UpdateLimits:
     max_weight: int = 1 << 31
     max_steps: int = 1 << 31
     codecs: frozenset[str] | None = None
-    kinds: frozenset[Kind] = frozenset({"update"})
+    kinds: frozenset[PayloadKind] = frozenset({"update"})
     min_clients: int = 1
     max_clients: int = 1 << 31
 
@@ -182,7 +182,7 @@ class EncodedUpdate(NamedTuple):
     """An update's bytes, and the codecs' state to keep if it counts, by the names of the client state."""
 
     data: bytes
-    state: State
+    state: CodecState
 
 
 def encode_update(
@@ -195,9 +195,9 @@ def encode_update(
     specs: Sequence[SectionSpec],
     sections: Mapping[str, npt.NDArray[Any]],
     codecs: Mapping[str, str] | None = None,
-    state: State = NO_STATE,
+    state: CodecState = NO_STATE,
     round: int = 0,
-    kind: Kind = "update",
+    kind: PayloadKind = "update",
     clients: int = 1,
     slices: Mapping[str, tuple[Slice, ...]] = _WHOLE,
     coverage: Mapping[str, Mapping[tuple[Slice, ...], int]] = _NO_PARTS,
@@ -261,7 +261,7 @@ def encode_update(
     )
 
 
-def of_plan(state: State) -> State:
+def of_plan(state: CodecState) -> CodecState:
     """The part of a client state that is the plan's own, without the codecs'."""
     return {name: value for name, value in state.items() if not name.startswith(CODEC_STATE)}
 
@@ -351,14 +351,14 @@ def _check_names(specs: Mapping[str, SectionSpec], header: UpdateHeader, file: T
             raise refused("missing_section", f"Section {name!r} is absent")
 
 
-def _check_section(spec: SectionSpec, entry: SectionEntry, file: TensorFile, limits: UpdateLimits, kind: Kind) -> None:
+def _check_section(
+    spec: SectionSpec, entry: SectionEntry, file: TensorFile, limits: UpdateLimits, kind: PayloadKind
+) -> None:
     codec = _codec(entry.codec, spec, limits.codecs, kind)
     info = file.tensors[spec.name]
     size = info.stop - info.start
     if len(info.shape) != 1:
-        raise refused(
-            "wrong_format", f"Section {spec.name!r} must be a flat U8 tensor; its shape is {list(info.shape)}"
-        )
+        raise refused("wrong_format", f"Section {spec.name!r} must be a flat U8 tensor, not {list(info.shape)}")
     least, most = codec.min_bytes(spec.shape), codec.max_bytes(spec.shape)
     if size < least:
         raise refused("truncated", f"Section {spec.name!r} has {size} bytes; {codec.name} needs {least}")
@@ -366,7 +366,7 @@ def _check_section(spec: SectionSpec, entry: SectionEntry, file: TensorFile, lim
         raise refused("too_large", f"Section {spec.name!r} has {size} bytes; {codec.name} has at most {most}")
 
 
-def _codec(name: str, spec: SectionSpec, allowed: frozenset[str] | None, kind: Kind) -> Codec:
+def _codec(name: str, spec: SectionSpec, allowed: frozenset[str] | None, kind: PayloadKind) -> Codec:
     if kind == "accumulator":
         fits = name == SUMS
     elif name in EXTRA_ONLY:
@@ -388,7 +388,6 @@ __all__ = [
     "METADATA_KEY",
     "REFUSALS",
     "EncodedUpdate",
-    "Kind",
     "SectionEntry",
     "Update",
     "UpdateHeader",

@@ -51,9 +51,9 @@ PartyId = Annotated[str, StringConstraints(pattern=ids.pattern(ids.PARTY))]
 TokenId = Annotated[str, StringConstraints(pattern=ids.pattern(ids.TOKEN))]
 Slug = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]{0,62}$")]
 """A population's name: safe in paths and addresses."""
-Label = Annotated[str, StringConstraints(min_length=1, max_length=128, pattern=r"^[^\x00-\x1f\x7f]+$")]
+DisplayName = Annotated[str, StringConstraints(min_length=1, max_length=128, pattern=r"^[^\x00-\x1f\x7f]+$")]
 """A name for people: no control characters."""
-Token = Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_.:/+-]+$")]
+Identifier = Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_.:/+-]+$")]
 """A machine's word: a codec, a metric, a hyper-parameter, a phase, an error code."""
 Detail = Annotated[str, StringConstraints(max_length=2000)]
 Title = Annotated[str, StringConstraints(max_length=200)]
@@ -64,7 +64,7 @@ Nonce = Annotated[str, StringConstraints(min_length=16, max_length=256, pattern=
 Whole = Annotated[int, Field(strict=True, ge=0, le=LARGEST_INTEGER)]
 Positive = Annotated[int, Field(strict=True, ge=1, le=LARGEST_INTEGER)]
 ClassId = Annotated[int, Field(strict=True, ge=-LARGEST_INTEGER, le=LARGEST_INTEGER)]
-Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
+FiniteNumber = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)]
 Proportion = Annotated[float, Field(strict=True, ge=0, le=1, allow_inf_nan=False)]
 """A part of a whole, or a probability."""

@@ -11,7 +11,7 @@ from coterie.server.api_words import ALIKE, EVERYWHERE, OF_MESSAGES
 _ENTRY = re.compile(r"(?:^|(?<=[.;:] ))((?:`{0,2}[a-z_]+`{0,2}, )*`{0,2}[a-z_]+`{0,2}): ")
 
 
-def told_in(docstring: str, fields: Mapping[str, Any]) -> dict[str, str]:
+def descriptions_in(docstring: str, fields: Mapping[str, Any]) -> dict[str, str]:
     """The entries of a docstring that are about these fields: field → sentence."""
     text = " ".join(docstring.split())
     found: list[tuple[list[str], int, int]] = []
@@ -38,7 +38,9 @@ def explain(schemas: Mapping[str, dict[str, Any]]) -> None:
     for name, schema in schemas.items():
         like = schemas.get(ALIKE.get(name, ""), {})
         fields: dict[str, dict[str, Any]] = schema.get("properties", {})
-        told = told_in(like.get("description", ""), fields) | told_in(schema.get("description", ""), fields)
+        told = descriptions_in(like.get("description", ""), fields) | descriptions_in(
+            schema.get("description", ""), fields
+        )
         for field, value in fields.items():
             if field not in schema.get("required", ()):
                 value.setdefault("default", None)

@@ -19,7 +19,7 @@ from coterie.server.bell import Bell, wait
 from coterie.server.board import Board
 from coterie.server.clock import now_ms
 from coterie.server.jobs.runner import JobRunner
-from coterie.server.jobs.wanted import owed, wanted
+from coterie.server.jobs.wanted import due_entries, jobs_to_do
 from coterie.server.rounds import set_back
 from coterie.server.rounds.errands import Errands
 from coterie.server.secure import opening
@@ -107,9 +107,9 @@ class Driver:
                 await self._guarded(found.row, set_back.begin_anew(self.context.storage.database, found))
             if found.row.deadline_at is not None and found.row.deadline_at <= seen.at:
                 await self._guarded(found.row, self._deadline(found))
-            entries = owed(found, seen.statuses, seen.jobs, now)
+            entries = due_entries(found, seen.statuses, seen.jobs, now)
             self._do(found, [entry for entry in entries if isinstance(entry, Do)], seen.statuses)
-            jobs += wanted(found, entries, seen.statuses, seen.jobs, now)
+            jobs += jobs_to_do(found, entries, seen.statuses, seen.jobs, now)
         return seen.pause_s(await self.runner.look(jobs, seen.jobs))
 
     def _do(self, found: OpenRound, entries: Sequence[Do], statuses: Sequence[AttemptStatus]) -> None:

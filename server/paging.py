@@ -16,8 +16,8 @@ Row = TypeVar("Row")
 View = TypeVar("View")
 # What SQL keeps in an integer column is larger than any number that a coordinator ever counts to.
 NUMBER = re.compile(r"[0-9]{1,18}")
-Limit = Annotated[int, Query(ge=1, le=1000, description="The most items of one page.")]
-Cursor = Annotated[str | None, Query(max_length=LONGEST_CURSOR, description="The next_cursor of the page before.")]
+PageLimit = Annotated[int, Query(ge=1, le=1000, description="The most items of one page.")]
+PageCursor = Annotated[str | None, Query(max_length=LONGEST_CURSOR, description="The next_cursor of the page before.")]
 
 
 def after(cursor: str | None) -> str | None:

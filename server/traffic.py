@@ -29,7 +29,7 @@ class BlobTraffic:
             if not self._users[digest]:
                 del self._users[digest]
 
-    def sent(self, digest: str, size: int) -> None:
+    def count_sent(self, digest: str, size: int) -> None:
         """Count bytes of a blob that went out."""
         for experiment in self._users.get(digest, ()):
             self._sent[experiment] += size

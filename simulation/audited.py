@@ -11,8 +11,9 @@ from coterie.aggregation.promises.claims import claim_of
 from coterie.errors import InternalError
 from coterie.privacy.audit.gaussian import CanaryParameters, enough_canaries
 from coterie.privacy.audit.one_run import canaries_for
-from coterie.privacy.audit.whitening import Matrix, expected_strengths, whitening
+from coterie.privacy.audit.whitening import expected_strengths, whitening
 from coterie.privacy.secagg.parameters import share_of
+from coterie.protocol.arrays import Matrix
 from coterie.protocol.mechanisms import DISTRIBUTED
 from coterie.protocol.privacy import ExampleLevel, LocalLevel, UserLevel
 from coterie.protocol.rounds import RoundPolicy

@@ -8,14 +8,13 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated
 
 import numpy as np
-import numpy.typing as npt
 from pydantic import Field, SkipValidation
 
 from coterie.aggregation.compiling.compile import compile_plan
 from coterie.aggregation.experiment import Experiment
 from coterie.aggregation.history import History
 from coterie.aggregation.plan.manifest import DELTA, Manifest
-from coterie.aggregation.server_optimizers import ServerOptimizer, State
+from coterie.aggregation.server_optimizers import OptimizerState, ServerOptimizer
 from coterie.client_sdk.device.trainers.base import Trainer
 from coterie.client_sdk.rows.loading import DataSource, load_data
 from coterie.errors import ExperimentError
@@ -25,15 +24,14 @@ from coterie.privacy.audit.one_run import CONFIDENCE, Audit, audit_scores
 from coterie.privacy.audit.verdict import Verdict, verdict_of
 from coterie.privacy.audit.whitening import even_scales, matched
 from coterie.privacy.entropy import Entropy
+from coterie.protocol.arrays import Vector
 from coterie.protocol.privacy import UserLevel
 from coterie.simulation.audited import Audited, AuditRequest, audited, no_canaries
-from coterie.simulation.canary_trainer import CanaryTrainer
+from coterie.simulation.canary_trainer import CanaryTrainer, Positions
 from coterie.simulation.engines.naming import PLAN_TRAINER, resolve_trainer
 from coterie.simulation.population import VirtualClients
-from coterie.simulation.simulation import Listener, simulate_full
+from coterie.simulation.simulation import SimulationListener, simulate_full
 
-Vector = npt.NDArray[np.float64]
-Places = npt.NDArray[np.int64]
 BEYOND = 10.0
 """A canary's update is so many times longer than the clip: where nobody shortens it, it is seen from afar."""
 
@@ -76,7 +74,7 @@ def audit_by_canaries(
     confidence: float = CONFIDENCE,
     trainer: Trainer | str | None = None,
     workers: int = 1,
-    on_event: Listener = lambda event: None,
+    on_event: SimulationListener = lambda event: None,
     entropy: Entropy = os.urandom,
 ) -> CanaryAudit:
     """Run an experiment with canary clients among a few of its clients, and bound its ε from below.
@@ -145,7 +143,7 @@ def _cannot_tell(because: str, request: AuditRequest) -> CanaryAudit:
     )
 
 
-def _places(manifest: Manifest) -> tuple[Places, Places]:
+def _places(manifest: Manifest) -> tuple[Positions, Positions]:
     """Where canaries point: places in the layout, and the same in the section of the change. Running statistics, which
     no server optimizer sees, are left out.
     """
@@ -158,12 +156,12 @@ def _places(manifest: Manifest) -> tuple[Places, Places]:
     return covered[moved], moved
 
 
-def _watched(server: ServerOptimizer, places: Places, marked: Canaries, released: list[Vector]) -> ServerOptimizer:
+def _watched(server: ServerOptimizer, places: Positions, marked: Canaries, released: list[Vector]) -> ServerOptimizer:
     """The optimizer, whose every update is looked at for canaries first: what it is given is what a round releases, and
     what it makes of that tells no more.
     """
 
-    def update(delta: Vector, state: State) -> tuple[Vector, State]:
+    def update(delta: Vector, state: OptimizerState) -> tuple[Vector, OptimizerState]:
         released.append(marked.scores(delta[places]))
         return server.update(delta, state)
 

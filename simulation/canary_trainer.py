@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
+from numpy.typing import NDArray
 
 from coterie.aggregation.plan.bundle import Plan
 from coterie.aggregation.plan.manifest import DELTA, METRICS
@@ -15,7 +15,8 @@ from coterie.privacy.audit.canaries import Canaries
 from coterie.protocol.metrics import MetricSums
 from coterie.simulation.assignment import Assignment, local_task
 
-Places = npt.NDArray[np.int64]
+Positions = NDArray[np.int64]
+"""Positions of elements in a vector."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class CanaryTrainer:
     first: int
     norm: float
     seed: int
-    places: Places
+    places: Positions
     chosen: dict[int, set[int]] = field(default_factory=dict[int, set[int]], compare=False)
     _rounds: dict[int, dict[int, int]] = field(default_factory=dict[int, dict[int, int]], compare=False, repr=False)
     _like: list[LocalResult] = field(default_factory=list[LocalResult], compare=False, repr=False)

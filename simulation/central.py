@@ -9,7 +9,7 @@ from coterie.errors import InputError
 from coterie.simulation.work import DIVERGED
 
 
-def evaluated(trainer: Trainer, work: LocalWork, metrics: tuple[str, ...]) -> engine.Event:
+def evaluated(trainer: Trainer, work: LocalWork, metrics: tuple[str, ...]) -> engine.RoundEvent:
     """What a version is worth on the rows of the work.
 
     metrics: those of all rows together.

@@ -14,9 +14,9 @@ from coterie.aggregation.experiment import Experiment
 from coterie.aggregation.plan.bundle import Plan
 from coterie.aggregation.progress import ExperimentProgress, Reason
 from coterie.aggregation.record import RoundRecord
-from coterie.aggregation.server_optimizers import State
-from coterie.client_sdk.device.trainers.base import Tensors
+from coterie.aggregation.server_optimizers import OptimizerState
 from coterie.errors import ExperimentError, InputError
+from coterie.protocol.arrays import FloatArrays
 from coterie.protocol.canonical import canonical_json, sha256_hex
 from coterie.protocol.conversion import from_text, to_json
 from coterie.protocol.files import create_durably, make_folder, write_durably
@@ -39,16 +39,16 @@ class Checkpoint:
 
     progress: with every begun round over.
     clients: the states of those that keep any.
-    standings: what is known of those that took part.
+    participation: what is known of those that took part.
     informed: who has the plan.
     air, before, landed: of buffered rounds, the tasks that are out, the last round, and the updates that it passed on.
     """
 
     progress: ExperimentProgress
     records: Sequence[RoundRecord]
-    clients: Mapping[int, Tensors]
-    server: State
-    standings: Mapping[int, ParticipationRecord]
+    clients: Mapping[int, FloatArrays]
+    server: OptimizerState
+    participation: Mapping[int, ParticipationRecord]
     informed: frozenset[int]
     air: Mapping[str, Any] | None = None
     before: str | None = None
@@ -90,7 +90,7 @@ class CheckpointFolder:
         self._made_of = identity
         self._identity = sha256_hex(canonical_json(identity))
         self._policy = policy
-        self._named: dict[int, tuple[Tensors, str]] = {}
+        self._named: dict[int, tuple[FloatArrays, str]] = {}
 
     def save(self, checkpoint: Checkpoint) -> None:
         """Write a checkpoint, then drop the states that only an older one needs.
@@ -110,7 +110,7 @@ class CheckpointFolder:
             "rounds": [record.to_dict() for record in checkpoint.records],
             "clients": clients,
             "server": server,
-            "standings": {str(number): asdict(standing) for number, standing in checkpoint.standings.items()},
+            "standings": {str(number): asdict(record) for number, record in checkpoint.participation.items()},
             "informed": sorted(checkpoint.informed),
             "air": checkpoint.air,
             "before": checkpoint.before,
@@ -141,7 +141,7 @@ class CheckpointFolder:
                     records=[RoundRecord.from_dict(record) for record in value["rounds"]],
                     clients={int(number): self._read(digest) for number, digest in value["clients"].items()},
                     server=self._read(value["server"]) if value["server"] else {},
-                    standings={int(n): ParticipationRecord(**standing) for n, standing in value["standings"].items()},
+                    participation={int(n): ParticipationRecord(**record) for n, record in value["standings"].items()},
                     informed=frozenset(int(number) for number in value["informed"]),
                     air=_of_kind(value["air"], dict, None),
                     before=_of_kind(value["before"], str, None),
@@ -166,12 +166,12 @@ class CheckpointFolder:
         """Forget the checkpoint, since a new run begins here."""
         (self._folder / FILE).unlink(missing_ok=True)
 
-    def _name(self, number: int, state: Tensors) -> tuple[Tensors, str]:
+    def _name(self, number: int, state: FloatArrays) -> tuple[FloatArrays, str]:
         kept = self._named.get(number)
         # A state that a later round counted is another object, so an equal one has not changed.
         return kept if kept is not None and kept[0] is state else (state, self._write(state))
 
-    def _write(self, tensors: Tensors | State) -> str:
+    def _write(self, tensors: FloatArrays | OptimizerState) -> str:
         data = encode_tensors(tensors)
         digest = sha256_hex(data)
         create_durably(self._folder / STATES / f"{digest}.safetensors", data)

@@ -11,13 +11,14 @@ from typing import Any
 import numpy as np
 
 from coterie import errors
-from coterie.aggregation.fold.fold import Fold, Spread, State, Work
+from coterie.aggregation.fold.fold import Distribute, Fold, RangeWork
 from coterie.aggregation.fold.part import CountedUpdate, LocalUpdate
 from coterie.aggregation.fold.ring import RingPart
 from coterie.aggregation.fold.usable import CountTerms, nothing_usable, usable
 from coterie.aggregation.plan.manifest import Manifest
 from coterie.aggregation.server_optimizers import ServerOptimizer
 from coterie.aggregation.version import version_of
+from coterie.protocol.arrays import ArraysByName
 from coterie.protocol.update import read_update
 from coterie.simulation.engines.engine import HELD
 from coterie.simulation.shares import PendingWork, WorkShares
@@ -42,7 +43,7 @@ class Aggregate:
     """
 
     version: str
-    state: State
+    state: ArraysByName
     metrics: Mapping[str, float]
     rejected: int
     clipped: int | None = None
@@ -56,7 +57,7 @@ class Lag:
     base: str
 
 
-Reading = Callable[[Trained, Lag | None], Any]
+PartReader = Callable[[Trained, Lag | None], Any]
 """A client's answer as the fold takes it. Raises errors.UpdateRefused for one that does not count."""
 
 
@@ -75,7 +76,7 @@ class Collector:
     manifest: Manifest
     base: str
     fold: Fold[Any, Any]
-    reading: Reading
+    reading: PartReader
     shares: WorkShares
     _unfolded: list[Any] = field(default_factory=list[Any])
     _since_fold: int = 0
@@ -110,7 +111,7 @@ class Collector:
         self._fold(self.shares.threads)
         self._await_folds()
 
-    def result(self, versions: Versions, server: ServerOptimizer, state: State) -> Aggregate:
+    def result(self, versions: Versions, server: ServerOptimizer, state: ArraysByName) -> Aggregate:
         """The next version. Raises errors.UpdateRefused as `Fold` and `version_of` do."""
         if not self._usable:
             raise nothing_usable(len(self._refused), self._refused)
@@ -140,14 +141,14 @@ class Collector:
                 self._state, held, lambda work, places: begun.append(self.shares.begin(work, places, threads))
             )
 
-    def _spread(self, threads: int) -> Spread:
-        def done(work: Work, places: range) -> None:
+    def _spread(self, threads: int) -> Distribute:
+        def done(work: RangeWork, places: range) -> None:
             self.shares.begin(work, places, threads).wait()
 
         return done
 
 
-def in_the_open(manifest: Manifest, terms: CountTerms, base: str) -> Reading:
+def in_the_open(manifest: Manifest, terms: CountTerms, base: str) -> PartReader:
     """How the answers of clients of that base are read where they come one by one, as arrays or as bytes."""
 
     def read(trained: Trained, lag: Lag | None) -> CountedUpdate:
@@ -169,7 +170,7 @@ def in_the_open(manifest: Manifest, terms: CountTerms, base: str) -> Reading:
     return read
 
 
-def in_secret(groups: Mapping[int, int]) -> Reading:
+def in_secret(groups: Mapping[int, int]) -> PartReader:
     """How the answers are read that are only ever seen in a sum.
 
     groups: the place of each client's group.

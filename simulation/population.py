@@ -5,7 +5,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast, overload
+from typing import cast, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,16 +13,14 @@ from numpy.typing import NDArray
 from coterie.aggregation.eligibility import ClientHistory, Holdings, candidate, has_the_data, rested
 from coterie.aggregation.selection import Candidate
 from coterie.client_sdk.device.holdout import split
-from coterie.client_sdk.device.trainers.base import Tensors
 from coterie.client_sdk.rows.loading import DataSource, check_source, load_data
 from coterie.errors import ConfigurationError, ExperimentError
+from coterie.protocol.arrays import ArraysByName, FloatArrays
 from coterie.protocol.frames import is_frame
 from coterie.protocol.privacy import Privacy
 from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.schema import DataSchema
 from coterie.simulation.partition.value import rows_of
-
-Arrays = Mapping[str, NDArray[Any]]
 
 CACHED = 128 << 20
 """Bytes of rows that are kept ready for a client's next turn."""
@@ -62,7 +60,7 @@ class VirtualClients(Sequence[DataSource]):
         return VirtualClients(len(numbers), lambda number: self._rows(numbers[number]))
 
     @staticmethod
-    def of(arrays: Arrays, parts: Sequence[NDArray[np.int64]]) -> "VirtualClients":
+    def of(arrays: ArraysByName, parts: Sequence[NDArray[np.int64]]) -> "VirtualClients":
         """Clients over one data set, each with the rows of its part, taken out when it is chosen.
 
         arrays: of one common length.
@@ -76,8 +74,8 @@ class VirtualClients(Sequence[DataSource]):
 class Shard:
     """A client's rows: those it trains on and those it holds out."""
 
-    train: Arrays
-    held_out: Arrays
+    train: ArraysByName
+    held_out: ArraysByName
 
     @property
     def can_evaluate(self) -> bool:
@@ -115,7 +113,7 @@ class Client:
     """
 
     number: int
-    state: Tensors
+    state: FloatArrays
     shard: Callable[[], Shard]
     source: str | None = None
 
@@ -165,12 +163,12 @@ class Population:
         self._ready: OrderedDict[int, Shard] = OrderedDict()
         self._bytes = 0
         self._facts: dict[int, Facts] = {}
-        self.states: dict[int, Tensors] = {}
-        self.standings: dict[int, ParticipationRecord] = {}
+        self.states: dict[int, FloatArrays] = {}
+        self.participation: dict[int, ParticipationRecord] = {}
         if isinstance(sources, list | tuple):
             for number, source in enumerate(cast(Sequence[DataSource], sources)):
                 if isinstance(source, Mapping):
-                    schema.check(cast(Arrays, source), f"client {number}")
+                    schema.check(cast(ArraysByName, source), f"client {number}")
                 else:
                     check_source(source, f"client {number}: its rows")
 
@@ -183,12 +181,12 @@ class Population:
         name = str(source) if isinstance(source, str | Path) else None
         return Client(number, self.states.get(number, {}), lambda: self.shard(number), name)
 
-    def keep(self, number: int, state: Tensors, round: int, loss: float | None) -> None:
+    def keep(self, number: int, state: FloatArrays, round: int, loss: float | None) -> None:
         """What becomes of a client when a round counted its update. Methods without state leave it empty."""
         if state:
             self.states[number] = dict(state)
-        before = self.standings.get(number)
-        self.standings[number] = ParticipationRecord(loss, round, 1 + (before.times if before else 0))
+        before = self.participation.get(number)
+        self.participation[number] = ParticipationRecord(loss, round, 1 + (before.times if before else 0))
 
     def candidates(self, policy: RoundPolicy, round: int, privacy: Privacy | None = None) -> list[Candidate]:
         """The clients that a round may choose from, by the rules of eligibility.
@@ -211,10 +209,10 @@ class Population:
         return found
 
     def _contribution(self, number: int) -> ClientHistory | None:
-        standing = self.standings.get(number)
-        if standing is None:
+        record = self.participation.get(number)
+        if record is None:
             return None
-        return ClientHistory(last_round=standing.last_round, times=standing.times, loss=standing.loss)
+        return ClientHistory(last_round=record.last_round, times=record.times, loss=record.loss)
 
     def facts(self, number: int) -> "Facts":
         """What a client would say of its rows."""
@@ -240,7 +238,7 @@ class Population:
                     self._bytes -= self._ready.popitem(last=False)[1].size
         return shard
 
-    def _load(self, number: int) -> Arrays:
+    def _load(self, number: int) -> ArraysByName:
         """Arrays, whose errors name the client; anything else as a device reads it, whose errors name the file, if
         there is one, and get a note of whose it is.
         """
@@ -252,7 +250,7 @@ class Population:
         except Exception as error:
             error.add_note(f"Raised while the rows of virtual client {number} were read.")
             raise
-        return self._schema.check(cast(Arrays, source), f"client {number}")
+        return self._schema.check(cast(ArraysByName, source), f"client {number}")
 
 
 def name_of(number: int) -> str:

@@ -19,9 +19,10 @@ from coterie.aggregation.private.local_noise import local_terms
 from coterie.aggregation.private.secure_aggregation import coordinator_noises
 from coterie.aggregation.progress import ExperimentProgress, StartRound, after_round, configure, first_round
 from coterie.aggregation.record import RoundRecord
-from coterie.aggregation.server_optimizers import State
-from coterie.client_sdk.device.trainers.base import LocalTask, LocalWork, Tensors, Trainer, TrainOptions
+from coterie.aggregation.server_optimizers import OptimizerState
+from coterie.client_sdk.device.trainers.base import LocalTask, LocalWork, Trainer, TrainOptions
 from coterie.errors import InternalError, UpdateRefused
+from coterie.protocol.arrays import FloatArrays
 from coterie.protocol.canonical import sha256_hex
 from coterie.protocol.conversion import from_json, from_text, to_json, to_text
 from coterie.protocol.secagg import SecureTerms
@@ -40,7 +41,7 @@ from coterie.simulation.traffic import RoundTraffic
 from coterie.simulation.versions import Versions
 from coterie.simulation.virtual_time import Air, Flight
 
-Watch = Callable[[int, Literal["train", "evaluate"], int, int], None]
+ProgressWatch = Callable[[int, Literal["train", "evaluate"], int, int], None]
 """(round, what clients do, how many have done it, of how many)."""
 
 
@@ -50,7 +51,7 @@ class SimulationState:
 
     experiment: Experiment
     plan: Plan
-    frozen: Tensors
+    frozen: FloatArrays
     population: Population
     runner: Engine
     trainer: Trainer
@@ -60,15 +61,17 @@ class SimulationState:
     spending: SimulatedSpending
     shares: WorkShares
     threads: int = 1
-    watch: Watch = lambda round, kind, done, total: None
-    server_state: State = field(default_factory=dict[str, NDArray[Any]])
+    watch: ProgressWatch = lambda round, kind, done, total: None
+    server_state: OptimizerState = field(default_factory=dict[str, NDArray[Any]])
     informed: set[int] = field(default_factory=set[int])
     records: list[RoundRecord] = field(default_factory=list[RoundRecord])
     air: Air = field(default_factory=Air)
     before: engine.Round | None = None
     _landed: list[Flight] = field(default_factory=list[Flight])
-    _pending: dict[int, tuple[Tensors, float | None]] = field(default_factory=dict[int, "tuple[Tensors, float | None]"])
-    _next_state: State | None = None
+    _pending: dict[int, tuple[FloatArrays, float | None]] = field(
+        default_factory=dict[int, "tuple[FloatArrays, float | None]"]
+    )
+    _next_state: OptimizerState | None = None
     _collector: Collector | None = None
     _survey_sum: RingSurvey | None = None
     _diverged: int = 0
@@ -81,14 +84,14 @@ class SimulationState:
         """
         policy = self.experiment.rounds
         if self.progress.finished is not None:
-            return History(tuple(self.records), self.progress.finished.value, self.progress.kept)
+            return History(tuple(self.records), self.progress.finished.value, self.progress.result_version)
         self.progress, action = first_round(self.progress, policy)
         while isinstance(action, StartRound):
             begun, self.traffic, self._diverged = time.monotonic(), RoundTraffic(), 0
             ended = self._round(action)
             self.progress, action = after_round(self.progress, ended, policy)
             bases = [flight.base for flight in self.air.flights]
-            self.versions.retain((self.progress.current, self.progress.kept, *bases))
+            self.versions.retain((self.progress.current, self.progress.result_version, *bases))
             seconds = time.monotonic() - begun
             record = RoundRecord.of(
                 ended,
@@ -101,7 +104,7 @@ class SimulationState:
             record = self.spending.counted(record)
             self.records.append(record)
             on_round(record)
-        return History(tuple(self.records), action.reason.value, self.progress.kept)
+        return History(tuple(self.records), action.reason.value, self.progress.result_version)
 
     def checkpoint(self) -> Checkpoint:
         """This value between two rounds."""
@@ -110,7 +113,7 @@ class SimulationState:
             records=tuple(self.records),
             clients=dict(self.population.states),
             server=self.server_state,
-            standings=dict(self.population.standings),
+            participation=dict(self.population.participation),
             informed=frozenset(self.informed),
             air=to_json(self.air) if self.experiment.rounds.buffered else None,
             before=None if self.before is None else to_text(self.before),
@@ -124,7 +127,7 @@ class SimulationState:
         self.progress = go_on(checkpoint.progress, self.experiment.rounds.rounds)
         self.records = [self.spending.counted(record) for record in checkpoint.records]
         self.population.states = dict(checkpoint.clients)
-        self.population.standings = dict(checkpoint.standings)
+        self.population.participation = dict(checkpoint.participation)
         self.server_state = checkpoint.server
         self.informed = set(checkpoint.informed)
         self.air = Air() if checkpoint.air is None else from_json(Air, checkpoint.air, code="checkpoint_damaged")
@@ -132,7 +135,7 @@ class SimulationState:
         self._landed = [Flight(**flight) for flight in checkpoint.landed]
         for flight in (*self.air.flights, *self._landed):
             self.versions.vector(flight.base)
-        for digest in (self.progress.current, self.progress.kept):
+        for digest in (self.progress.current, self.progress.result_version):
             self.versions.vector(digest)
 
     def _round(self, action: StartRound) -> engine.Round:
@@ -160,7 +163,7 @@ class SimulationState:
         if engine.Close("train") in engine.due(round):
             self.air.close()
 
-    def _perform_next(self, round: engine.Round, action: StartRound) -> list[engine.Event]:
+    def _perform_next(self, round: engine.Round, action: StartRound) -> list[engine.RoundEvent]:
         """Do the first of what is due, and say what happened. Deadlines pass at once, since everybody has answered."""
         self._take_back(round)
         match next(entry for entry in engine.due(round) if not isinstance(entry, engine.Close)):
@@ -202,7 +205,7 @@ class SimulationState:
             promised=self.experiment.privacy is not None,
         )
 
-    def _train(self, round: engine.Round, assignment: Assignment) -> list[engine.Event]:
+    def _train(self, round: engine.Round, assignment: Assignment) -> list[engine.RoundEvent]:
         chosen = self._choose(round.config.cohort, round.number)
         clients = [self.population.client(number) for number in chosen]
         manifest, state = self.plan.manifest, self.server_state
@@ -220,11 +223,11 @@ class SimulationState:
             self.traffic.up += trained.size
             self.watch(round.number, "train", done, len(clients))
         self._count_down(chosen, assignment)
-        events: list[engine.Event] = [engine.TaskLeased() for _ in chosen]
+        events: list[engine.RoundEvent] = [engine.TaskLeased() for _ in chosen]
         events += [engine.UpdateAccepted() for _ in chosen]
         return events if len(chosen) == round.config.cohort else [*events, engine.DeadlinePassed("train")]
 
-    def _run_buffered(self, round: engine.Round, count: int) -> list[engine.Event]:
+    def _run_buffered(self, round: engine.Round, count: int) -> list[engine.RoundEvent]:
         """Keep the clients of a buffered round at work, and let the one come back that is done first.
 
         Nobody starts on a version that is about to be replaced: making one takes no time here.
@@ -240,7 +243,7 @@ class SimulationState:
         started = self.air.start(
             free, count, round=round.number, place=round.place, base=round.base, seed=self.experiment.seed
         )
-        events: list[engine.Event] = [engine.TaskLeased()] * started
+        events: list[engine.RoundEvent] = [engine.TaskLeased()] * started
         flight = self.air.land()
         if flight is None:
             return [*events, engine.DeadlinePassed("train")]
@@ -277,11 +280,11 @@ class SimulationState:
             self._count_down(sorted(clients), assignment)
         self._collector = into
 
-    def _survey(self, round: engine.Round, assignment: Assignment) -> list[engine.Event]:
+    def _survey(self, round: engine.Round, assignment: Assignment) -> list[engine.RoundEvent]:
         wanted = round.config.evaluation_cohort
         chosen = self._choose_evaluators(wanted, round.number)
         clients = [self.population.client(number) for number in chosen]
-        events: list[engine.Event] = [engine.EvaluationLeased() for _ in chosen]
+        events: list[engine.RoundEvent] = [engine.EvaluationLeased() for _ in chosen]
         assignment = with_terms(self.experiment, self.plan.manifest, assignment, "evaluate", self.server_state)
         manifest, cap = self.plan.manifest, self.experiment.rounds.weight_cap
         if assignment.secure is not None:
@@ -308,7 +311,7 @@ class SimulationState:
         accepted = sum(isinstance(event, engine.EvaluationAccepted) for event in events)
         return events if accepted == wanted else [*events, engine.DeadlinePassed("evaluate")]
 
-    def _aggregate(self) -> engine.Event:
+    def _aggregate(self) -> engine.RoundEvent:
         if self._collector is None:
             raise InternalError("There are no updates to aggregate.")
         try:
@@ -318,7 +321,7 @@ class SimulationState:
         self._next_state = made.state
         return engine.AggregateReady(made.version, made.metrics, made.rejected, made.clipped)
 
-    def _sum_evaluations(self) -> engine.Event:
+    def _sum_evaluations(self) -> engine.RoundEvent:
         if self._survey_sum is None:
             raise InternalError("There are no evaluations to sum.")
         try:
@@ -326,7 +329,7 @@ class SimulationState:
         except UpdateRefused as error:
             return engine.EvaluationSummed(None, f"{error.reason}: {error.message}")
 
-    def _evaluate(self, version: str, action: StartRound) -> engine.Event:
+    def _evaluate(self, version: str, action: StartRound) -> engine.RoundEvent:
         if self.rows is None:
             raise InternalError("There are no rows to evaluate on.")
         work = LocalWork(

@@ -12,7 +12,7 @@ from coterie.aggregation.plan.manifest import Manifest
 from coterie.aggregation.private.central import CentralNoise
 from coterie.aggregation.reducers import reducer
 from coterie.aggregation.secure import clip_in, secure_terms
-from coterie.aggregation.server_optimizers import State
+from coterie.aggregation.server_optimizers import OptimizerState
 from coterie.privacy.secagg.parameters import FEWEST_CLIENTS
 from coterie.protocol import ids
 from coterie.protocol.canonical import sha256_hex
@@ -24,7 +24,11 @@ from coterie.simulation.shares import WorkShares
 
 
 def with_terms(
-    experiment: Experiment, manifest: Manifest, assignment: Assignment, kind: Literal["train", "evaluate"], state: State
+    experiment: Experiment,
+    manifest: Manifest,
+    assignment: Assignment,
+    kind: Literal["train", "evaluate"],
+    state: OptimizerState,
 ) -> Assignment:
     """The assignment with the terms of the round's secret sum, where there is to be one.
 
@@ -51,7 +55,7 @@ def collector(
     manifest: Manifest,
     assignment: Assignment,
     order: Sequence[int],
-    state: State,
+    state: OptimizerState,
     shares: WorkShares,
     *,
     noised: bool,
@@ -66,7 +70,7 @@ def collector(
     noise = _central_noise(experiment, assignment) if noised else None
     if assignment.secure is not None and secure is not None:
         asked = SecureTerms.model_validate_json(assignment.secure)
-        opening = RingFoldTerms(
+        fold_terms = RingFoldTerms(
             terms=asked,
             base=assignment.base,
             groups=secure.groups or 1,
@@ -75,8 +79,8 @@ def collector(
             central=noise,
             fewest=max(asked.min_clients, FEWEST_CLIENTS),
         )
-        groups = {number: place % opening.groups for place, number in enumerate(order)}
-        return Collector(manifest, assignment.base, ring_fold(manifest, opening), in_secret(groups), shares)
+        groups = {number: place % fold_terms.groups for place, number in enumerate(order)}
+        return Collector(manifest, assignment.base, ring_fold(manifest, fold_terms), in_secret(groups), shares)
     rule = reducer(experiment.reducer)
     counting = count_terms(
         rule, weight_cap=policy.weight_cap, exponent=policy.staleness_exponent, hidden=noise is not None

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
-import numpy as np
 from numpy.typing import NDArray
 
 from coterie.aggregation.compiling.compile import compile_plan
@@ -26,6 +25,7 @@ from coterie.aggregation.run_files import write_run
 from coterie.client_sdk.device.trainers.base import Trainer
 from coterie.client_sdk.rows.loading import DataSource, load_evaluation
 from coterie.errors import ConfigurationError, ExperimentError
+from coterie.protocol.arrays import FloatArrays
 from coterie.protocol.checked_rows import CheckedRows
 from coterie.protocol.files import make_folder, write_durably
 from coterie.protocol.frames import Frame, as_columns
@@ -37,13 +37,12 @@ from coterie.simulation.engines.engine import Setting, open_engine
 from coterie.simulation.engines.naming import PLAN_TRAINER, resolve_trainer
 from coterie.simulation.population import Population
 from coterie.simulation.progress import shown_by_default
-from coterie.simulation.rounds import SimulationState, Watch
+from coterie.simulation.rounds import ProgressWatch, SimulationState
 from coterie.simulation.shares import WorkShares
 from coterie.simulation.spending import SimulatedSpending
 from coterie.simulation.versions import Versions
 
-Listener = Callable[[Mapping[str, Any]], None]
-Tensors = Mapping[str, NDArray[np.float32]]
+SimulationListener = Callable[[Mapping[str, Any]], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,10 +55,10 @@ class Simulation:
 
     history: History
     plan: Plan
-    weights: Tensors
-    best: Tensors
-    frozen: Tensors
-    states: Mapping[int, Tensors]
+    weights: FloatArrays
+    best: FloatArrays
+    frozen: FloatArrays
+    states: Mapping[int, FloatArrays]
     clients: int
 
     def infer(self, *, client: int | None = None, best: bool = True) -> bytes:
@@ -94,7 +93,7 @@ class Simulation:
         state = self._state(client)
         return predictions(self.plan.graphs, manifest, weights, checked, frozen=self.frozen, client_state=state)
 
-    def _state(self, client: int | None) -> Tensors | None:
+    def _state(self, client: int | None) -> FloatArrays | None:
         if client is None:
             return None
         if not 0 <= client < self.clients:
@@ -136,8 +135,8 @@ def simulate(
     engine: str = "threads",
     workers: int = 1,
     trainer: Trainer | str | None = None,
-    on_event: Listener | None = None,
-    watch: Watch = lambda round, kind, done, total: None,
+    on_event: SimulationListener | None = None,
+    watch: ProgressWatch = lambda round, kind, done, total: None,
     folder: str | Path | None = None,
     resume: bool = False,
 ) -> History:
@@ -162,8 +161,8 @@ def simulate_full(
     engine: str = "threads",
     workers: int = 1,
     trainer: Trainer | str | None = None,
-    on_event: Listener | None = None,
-    watch: Watch = lambda round, kind, done, total: None,
+    on_event: SimulationListener | None = None,
+    watch: ProgressWatch = lambda round, kind, done, total: None,
     folder: str | Path | None = None,
     resume: bool = False,
 ) -> Simulation:
@@ -281,7 +280,7 @@ def simulate_full(
             history=history,
             plan=compiled.plan,
             weights=versions.read(rounds.progress.current),
-            best=versions.read(rounds.progress.kept),
+            best=versions.read(rounds.progress.result_version),
             frozen=compiled.frozen,
             states=dict(population.states),
             clients=len(population),

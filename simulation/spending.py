@@ -8,7 +8,7 @@ from coterie.aggregation.private.costs import SMALLEST_DELTA, cost_of
 from coterie.aggregation.record import RoundRecord
 from coterie.aggregation.round import Cause
 from coterie.privacy.dp.accounting import total_cost
-from coterie.privacy.dp.events import Event
+from coterie.privacy.dp.events import PrivacyEvent
 from coterie.privacy.dp.rounds import Draws
 from coterie.protocol.privacy import ExampleLevel, UserLevel
 
@@ -26,7 +26,7 @@ class SimulatedSpending:
     length: int
     draws: Draws | None = None
     _paid: list[int] = field(default_factory=list[int])
-    _events: list[Event] = field(default_factory=list[Event])
+    _events: list[PrivacyEvent] = field(default_factory=list[PrivacyEvent])
 
     def counted(self, record: RoundRecord) -> RoundRecord:
         """The record of the next round, with what all rounds so far have spent together; as it was where the experiment

@@ -3,18 +3,16 @@
 import hashlib
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from coterie.errors import StorageError
+from coterie.protocol.arrays import ArrayDict
 from coterie.protocol.canonical import sha256_hex
 from coterie.protocol.files import write_durably
 from coterie.protocol.layout import Layout
 from coterie.protocol.tensors import decode_tensors, tensor_chunks
-
-Tensors = dict[str, NDArray[Any]]
 
 
 class Versions:
@@ -42,7 +40,7 @@ class Versions:
             write_durably(self._path_of(self._folder, name), tensor_chunks(self._layout.unflatten(weights)))
         return name
 
-    def add_tensors(self, weights: Tensors) -> str:
+    def add_tensors(self, weights: ArrayDict) -> str:
         """Keep a version given by tensors."""
         return self.add(self._layout.flatten(weights))
 
@@ -60,7 +58,7 @@ class Versions:
         view.flags.writeable = False
         return view
 
-    def read(self, digest: str) -> Tensors:
+    def read(self, digest: str) -> ArrayDict:
         """The tensors of a version, as read-only views. Raises StorageError when it is no longer there."""
         vector, slices = self.vector(digest), self._layout.slices
         return {name: vector[slice(*slices[name])].reshape(shape) for name, shape in self._layout.shapes.items()}

@@ -16,18 +16,12 @@ from coterie.aggregation.plan.bundle import Plan
 from coterie.aggregation.plan.manifest import Manifest
 from coterie.aggregation.private.contribution import NOT_FINITE, STEPS, WEIGHT, Contribution, contribution, zeros
 from coterie.aggregation.private.local_noise import privatised
-from coterie.client_sdk.device.trainers.base import (
-    LocalResult,
-    LocalWork,
-    Rows,
-    Tensors,
-    Trainer,
-    TrainOptions,
-)
+from coterie.client_sdk.device.trainers.base import LocalResult, LocalWork, Rows, Trainer, TrainOptions
 from coterie.errors import CoterieError, InputError, UpdateRefused
-from coterie.privacy.dp.noise.source import Source
+from coterie.privacy.dp.noise.source import NoiseSource
 from coterie.privacy.entropy import Entropy
 from coterie.privacy.secagg.encoding import Binding, encode, vector_spec
+from coterie.protocol.arrays import FloatArrays
 from coterie.protocol.claims import LocalTerms
 from coterie.protocol.codecs.table import choose
 from coterie.protocol.finite import all_finite
@@ -66,7 +60,7 @@ class Trained:
     slices: Mapping[str, Slices] = field(default_factory=dict[str, Slices])
     sections: Mapping[str, NDArray[Any]] = field(default_factory=dict[str, NDArray[Any]], repr=False)
     update: bytes | None = field(default=None, repr=False)
-    state: Tensors = field(default_factory=dict[str, NDArray[np.float32]], repr=False)
+    state: FloatArrays = field(default_factory=dict[str, NDArray[np.float32]], repr=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,14 +81,16 @@ class ClientEvaluation:
 class Workplace:
     """A plan and a trainer, at which clients work one after another or several at once."""
 
-    def __init__(self, plan: Plan, frozen: Tensors, trainer: Trainer) -> None:
+    def __init__(self, plan: Plan, frozen: FloatArrays, trainer: Trainer) -> None:
         self.plan = plan
         self.frozen = frozen
         self.trainer = trainer
         self._codec = choose(plan.manifest.codecs)
         self._sizes: dict[tuple[object, ...], int] = {}
 
-    def train(self, number: int, rows: Rows, state: Tensors, weights: Tensors, assignment: Assignment) -> Trained:
+    def train(
+        self, number: int, rows: Rows, state: FloatArrays, weights: FloatArrays, assignment: Assignment
+    ) -> Trained:
         """A client's update. Errors name the client."""
         try:
             result = self.trainer.train(self.training(number, rows, state, weights, assignment))
@@ -115,7 +111,9 @@ class Workplace:
             raise
         return self.sent(number, result, state, assignment)
 
-    def training(self, number: int, rows: Rows, state: Tensors, weights: Tensors, assignment: Assignment) -> LocalWork:
+    def training(
+        self, number: int, rows: Rows, state: FloatArrays, weights: FloatArrays, assignment: Assignment
+    ) -> LocalWork:
         """What a client's trainer is given. What a device draws by itself follows here from the seed: see `in_ring`."""
         seed = derive(f"{assignment.seed}/rows/{assignment.round}/{number}".encode(), "coterie-simulation")
         return LocalWork(
@@ -129,7 +127,7 @@ class Workplace:
             whole=assignment.secure is not None or assignment.promised,
         )
 
-    def sent(self, number: int, result: LocalResult, state: Tensors, assignment: Assignment) -> Trained:
+    def sent(self, number: int, result: LocalResult, state: FloatArrays, assignment: Assignment) -> Trained:
         """A finished training as it leaves the client; ``refused`` where it cannot. Under a promise of privacy, what
         cannot be used is sent as zeros.
         """
@@ -150,7 +148,7 @@ class Workplace:
         )
         return self._encode_result(trained, state, assignment, result.finite)
 
-    def _put_in(self, number: int, made: Contribution, state: Tensors, assignment: Assignment) -> Trained:
+    def _put_in(self, number: int, made: Contribution, state: FloatArrays, assignment: Assignment) -> Trained:
         """What a client sends under a promise of privacy, whatever became of its training."""
         trained = Trained(
             number=number,
@@ -171,7 +169,7 @@ class Workplace:
         return self._encode_result(silent, state, assignment, frozenset())
 
     def _encode_result(
-        self, trained: Trained, state: Tensors, assignment: Assignment, finite: frozenset[str]
+        self, trained: Trained, state: FloatArrays, assignment: Assignment, finite: frozenset[str]
     ) -> Trained:
         """What was made, as it crosses the wire; ``refused`` where it cannot.
 
@@ -189,7 +187,7 @@ class Workplace:
         return replace(trained, size=len(update), sections={}, update=update, state={**trained.state, **codec_state})
 
     def evaluate(
-        self, number: int, rows: Rows, state: Tensors, weights: Tensors, assignment: Assignment
+        self, number: int, rows: Rows, state: FloatArrays, weights: FloatArrays, assignment: Assignment
     ) -> ClientEvaluation:
         """What a client says of its held-out rows."""
         manifest = self.plan.manifest
@@ -241,7 +239,7 @@ class Workplace:
         """With local noise, from the experiment's seed: see `in_ring`."""
         terms = LocalTerms.model_validate_json(assignment.local or "")
         seed = derive(f"{assignment.seed}/local/{assignment.round}/{trained.number}".encode(), "coterie-simulation")
-        sections = privatised(self.plan.manifest, trained.sections, terms, Source(seed))
+        sections = privatised(self.plan.manifest, trained.sections, terms, NoiseSource(seed))
         return replace(trained, sections=sections)
 
     def _encode_in_ring(self, trained: Trained, assignment: Assignment) -> Trained:
@@ -263,7 +261,7 @@ class Workplace:
             return replace(trained, size=size, sections={}, **_unusable(error))
         return replace(trained, size=size)
 
-    def _encode(self, trained: Trained, state: Tensors, assignment: Assignment) -> EncodedUpdate:
+    def _encode(self, trained: Trained, state: FloatArrays, assignment: Assignment) -> EncodedUpdate:
         specs = self.plan.manifest.sections
         return encode_update(
             task=trained.task,

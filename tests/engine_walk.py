@@ -10,7 +10,7 @@ from coterie.protocol.conversion import to_text
 
 CONFIG = e.RoundConfig(cohort=2, over_selection=1.5, min_updates=1, federated_evaluation=True, evaluation_cohort=2)
 V = "v" * 64
-EVERY_EVENT: list[e.Event] = [
+EVERY_EVENT: list[e.RoundEvent] = [
     e.TaskLeased(), e.UpdateAccepted(), e.TaskFailed(), e.DeadlinePassed("train"), e.DeadlinePassed("evaluate"),
     e.AggregateReady(V, {"loss": 1.0, "examples": 2.0}), e.AggregateReady(V, rejected=2), e.AggregateFailed("x"),
     e.Evaluated({"loss": 1.0, "examples": 1.0}), e.Evaluated(None, "y"), e.EvaluationLeased(),

@@ -8,7 +8,7 @@ from typing import Any
 from coterie import errors
 from coterie.aggregation.analytics.bound import LEAST, QueryNoise
 from coterie.aggregation.analytics.checks import whole
-from coterie.aggregation.analytics.noise import Noised, check_ring, checked, deviation, with_room
+from coterie.aggregation.analytics.noise import NoisyPrivacy, check_ring, checked, deviation, with_room
 from coterie.aggregation.analytics.query import Query
 from coterie.aggregation.analytics.rule import (
     LARGEST_EXACT,
@@ -42,7 +42,7 @@ def ask(
     batch_size: int | None = None,
     seed: int = 0,
     secure_aggregation: SecureAggregation | bool | None = None,
-    privacy: Noised | None = None,
+    privacy: NoisyPrivacy | None = None,
     **policy: Any,
 ) -> Experiment:
     """The experiment that asks ``clients`` clients in each of the query's rounds; `simulate` and `submit` take it.
@@ -72,7 +72,7 @@ def ask(
     feature = columns.get(query.column)
     elements = 1 if feature is None else feature.size
 
-    def experiment_of(rule: QueryRule, privacy: Noised | None) -> Experiment:
+    def experiment_of(rule: QueryRule, privacy: NoisyPrivacy | None) -> Experiment:
         most = most_rows(rule, elements)
         _check(query, feature, batch_size or 1, most)
         model = _QueryModel(rule, feature, len(columns) == 1)

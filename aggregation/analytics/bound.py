@@ -167,7 +167,7 @@ class Shortened:
     error: float
 
 
-def seen(query: str, total: float, deviation: float) -> float:
+def answered_total(query: str, total: float, deviation: float) -> float:
     """The total, which is more than noise. Raises errors.ExperimentError (``query_unanswered``)."""
     if total < LEAST * deviation:
         raise errors.ExperimentError(

@@ -13,8 +13,9 @@ import numpy as np
 
 from coterie.aggregation.analytics.bound import QueryNoise, Shortened
 from coterie.aggregation.analytics.query import Query
-from coterie.aggregation.analytics.rule import QueryRule, Settings
+from coterie.aggregation.analytics.rule import QueryRule
 from coterie.aggregation.reducers import Vector
+from coterie.protocol.arrays import FloatArrays
 
 if TYPE_CHECKING:
     from coterie.aggregation.horizontal.algorithm import Arrays
@@ -69,7 +70,7 @@ def _one_and_none(values: Array, settings: Arrays) -> Array:
     return xp.concat([_ones_of_rows(values, settings), xp.zeros((values.shape[0], 1))], axis=1)
 
 
-def _read(rule: QueryRule, total: Vector, settings: Settings) -> Count:
+def _read(rule: QueryRule, total: Vector, settings: FloatArrays) -> Count:
     if rule.bound is None:
         return Count(int(total[0]))
     return Count(float(total[0]), float(rule.bound.deviations()[0]), rule.bound.shortened(total))

@@ -45,8 +45,9 @@ from coterie.aggregation.analytics.checks import number, whole
 from coterie.aggregation.analytics.edges import EDGES, NOWHERE, Edges, below, counts, inside, size
 from coterie.aggregation.analytics.noise import above_noise
 from coterie.aggregation.analytics.query import Query
-from coterie.aggregation.analytics.rule import QueryRule, Settings
+from coterie.aggregation.analytics.rule import QueryRule
 from coterie.aggregation.reducers import Vector
+from coterie.protocol.arrays import FloatArrays
 
 if TYPE_CHECKING:
     from coterie.compute.array import Array
@@ -125,7 +126,7 @@ def heavy_hitters_rule(
     edges[0] = _cut(0, length, stride)
     bound = terms.bound(_weights(slots << stride, terms.elements))
 
-    def counted(total: Vector, settings: Settings) -> tuple[Vector, float, float]:
+    def counted(total: Vector, settings: FloatArrays) -> tuple[Vector, float, float]:
         """The count in each bin ``[slots, bins]``, what it must reach, and what noise alone may."""
         if bound is None:
             values, _, found = counts(total, settings[EDGES])
@@ -134,7 +135,7 @@ def heavy_hitters_rule(
         alone = above_noise(float(bound.deviations()[1]), int(used.sum()))
         return np.where(used, total[1:-1].reshape(used.shape), 0.0), max(share * float(total[0]), alone), alone
 
-    def advance(total: Vector, settings: Settings, round: int) -> Settings:
+    def advance(total: Vector, settings: FloatArrays, round: int) -> FloatArrays:
         left = length - round * stride  # bits that are still open after this round
         found, least, alone = counted(total, settings)
         starts = settings[EDGES][:, :-1]
@@ -193,7 +194,7 @@ def heavy_hitters(column: str, *, bits: int, fraction: float, step: int = 4) -> 
     return Query(column, heavy_hitters_rule(bits, fraction, step), noised, _read)
 
 
-def _read(rule: QueryRule, total: Vector, settings: Settings) -> HeavyHitters:
+def _read(rule: QueryRule, total: Vector, settings: FloatArrays) -> HeavyHitters:
     times = settings[HIGH].astype(np.float64) + settings[LOW]
     known = settings[FOUND] != NOTHING
     values, found, share = settings[FOUND][known].astype(int).tolist(), times[known], rule.parameters["fraction"]

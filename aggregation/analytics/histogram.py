@@ -14,8 +14,9 @@ from coterie.aggregation.analytics.bound import QueryNoise, Shortened
 from coterie.aggregation.analytics.checks import span, whole
 from coterie.aggregation.analytics.edges import EDGES, below, counts, even, part_weights, parted, parts, size
 from coterie.aggregation.analytics.query import Query
-from coterie.aggregation.analytics.rule import QueryRule, Settings
+from coterie.aggregation.analytics.rule import QueryRule
 from coterie.aggregation.reducers import Vector
+from coterie.protocol.arrays import FloatArrays
 
 MOST_BINS = 1 << 14
 
@@ -75,7 +76,7 @@ def histogram(column: str, *, low: float, high: float, bins: int = 32) -> Query[
     return Query(column, histogram_rule(low, high, bins), noised, _read)
 
 
-def _read(rule: QueryRule, total: Vector, settings: Settings) -> Histogram:
+def _read(rule: QueryRule, total: Vector, settings: FloatArrays) -> Histogram:
     edges = settings[EDGES]
     if rule.bound is not None:
         (found,) = parts(total, edges)

@@ -24,11 +24,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from coterie.aggregation.analytics.bound import QueryNoise, Shortened, seen
+from coterie.aggregation.analytics.bound import QueryNoise, Shortened, answered_total
 from coterie.aggregation.analytics.checks import span
 from coterie.aggregation.analytics.query import Query
-from coterie.aggregation.analytics.rule import QueryRule, Settings
+from coterie.aggregation.analytics.rule import QueryRule
 from coterie.aggregation.reducers import Vector
+from coterie.protocol.arrays import FloatArrays
 
 if TYPE_CHECKING:
     from coterie.aggregation.horizontal.algorithm import Arrays
@@ -139,7 +140,7 @@ def mean(column: str, *, low: float, high: float, elements: int = 1) -> Query[Me
     return Query(column, mean_rule(low, high, elements), noised, _read, rounded)
 
 
-def _read(rule: QueryRule, total: Vector, settings: Settings) -> Mean:
+def _read(rule: QueryRule, total: Vector, settings: FloatArrays) -> Mean:
     low, elements = rule.parameters["low"], int(rule.parameters["elements"])
     width = rule.parameters["high"] - low
     if rule.bound is None:
@@ -149,7 +150,7 @@ def _read(rule: QueryRule, total: Vector, settings: Settings) -> Mean:
         nothing = np.zeros(elements)
         return Mean(rows, low + width * first, width**2 * spread, 0.0, nothing, nothing)
     of_rows, of_first, of_second = (float(s) for s in rule.bound.deviations()[[0, 1, 1 + elements]])
-    rows = seen("mean", float(total[0]), of_rows)
+    rows = answered_total("mean", float(total[0]), of_rows)
     first, second = total[1 : 1 + elements] / rows, total[1 + elements : -1] / rows  # of t, and of t² − ½
     return Mean(
         rows=rows,

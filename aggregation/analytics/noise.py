@@ -33,13 +33,13 @@ NOISE = "noise"
 FALSE = 1e-3
 """The chance that noise alone passes for anything in a round."""
 
-Noised: TypeAlias = UserLevel | LocalLevel
+NoisyPrivacy: TypeAlias = UserLevel | LocalLevel
 """What can hide a client in sums."""
-Shapes: TypeAlias = Mapping[str, tuple[int, ...]]
+ShapesByName: TypeAlias = Mapping[str, tuple[int, ...]]
 """Of a version's tensors, by name."""
 
 
-def checked(what: str, privacy: Privacy) -> Noised:
+def checked(what: str, privacy: Privacy) -> NoisyPrivacy:
     """The privacy, which is one that sums can have.
 
     what: who asks, for the message.
@@ -70,7 +70,7 @@ def checked(what: str, privacy: Privacy) -> Noised:
     )
 
 
-def deviation(experiment: Experiment, version: Shapes) -> float:
+def deviation(experiment: Experiment, version: ShapesByName) -> float:
     """The largest standard deviation of the noise on a sum in any round of an experiment whose versions have these
     shapes: that of a round in which everybody answers who is asked, where devices make the noise; the same whoever
     answers where the coordinator makes it. What rounding adds under secure aggregation is in it.
@@ -103,7 +103,7 @@ def deviation(experiment: Experiment, version: Shapes) -> float:
     return math.hypot(noise, math.sqrt(policy.cohort) * step / 2)
 
 
-def with_room(experiment: Experiment, version: Shapes) -> Noised:
+def with_room(experiment: Experiment, version: ShapesByName) -> NoisyPrivacy:
     """The experiment's privacy with a clip so much wider that a vector as long as the clip before is sent as it is.
 
     Under secure aggregation the coordinator makes its noise for vectors that are as long as the clip after rounding,
@@ -122,7 +122,7 @@ TOGETHER = math.sqrt(2)
 """The most of a client's norm that turns up at once where two of its sums share a block."""
 
 
-def check_ring(what: str, experiment: Experiment, version: Shapes, sums: int, peak: float = TOGETHER) -> None:
+def check_ring(what: str, experiment: Experiment, version: ShapesByName, sums: int, peak: float = TOGETHER) -> None:
     """That the numbers of clients fit the ring of secure aggregation even where all rows of each add to one sum, and
     all clients to the same (see `places`).
 
@@ -156,7 +156,7 @@ def check_ring(what: str, experiment: Experiment, version: Shapes, sums: int, pe
 
 
 def _grid(
-    experiment: Experiment, secure: SecureAggregation, version: Shapes, norm: float
+    experiment: Experiment, secure: SecureAggregation, version: ShapesByName, norm: float
 ) -> tuple[SectionSpec, SecureSection]:
     """The section of the sums, and how it travels under secure aggregation."""
     policy, whole = experiment.rounds, SectionSpec.over(DELTA, Layout.of(version))

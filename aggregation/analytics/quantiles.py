@@ -46,8 +46,9 @@ from coterie.aggregation.analytics.edges import (
     size,
 )
 from coterie.aggregation.analytics.query import Query
-from coterie.aggregation.analytics.rule import QueryRule, Settings
+from coterie.aggregation.analytics.rule import QueryRule
 from coterie.aggregation.reducers import Vector
+from coterie.protocol.arrays import FloatArrays
 
 MOST_LEVELS, MOST_BINS, MOST_ROUNDS = 8, 1 << 12, 32
 SIDE, SURE, RANK = "side", "sure", "rank"
@@ -132,7 +133,7 @@ def quantiles_rule(
     of_counts = 0.0 if bound is None else float(bound.deviations()[1])
     sure = sureness(len(asked) * turns, cuts)
 
-    def advance(total: Vector, settings: Settings, round: int) -> Settings:
+    def advance(total: Vector, settings: FloatArrays, round: int) -> FloatArrays:
         values, under, inside = counts(total, settings[EDGES])
         after, side = settings[EDGES].copy(), settings[SIDE].copy()
         for index, level in enumerate(asked):
@@ -151,7 +152,7 @@ def quantiles_rule(
                 after[index] = cut(row[chosen], row[chosen + 1], cuts, largest)
         return {EDGES: after, SIDE: side}
 
-    def advance_noised(total: Vector, settings: Settings, round: int) -> Settings:
+    def advance_noised(total: Vector, settings: FloatArrays, round: int) -> FloatArrays:
         after = {name: value.copy() for name, value in settings.items()}
         for index, (level, counted) in enumerate(zip(asked, parts(total, settings[EDGES]), strict=True)):
             found, row, ends = bracket(counted, level, of_counts, sure), settings[EDGES][index], settings[SURE][index]
@@ -215,7 +216,7 @@ def quantiles(
     def noised(terms: QueryNoise) -> QueryRule:
         return quantiles_rule(low, high, bins, rounds, *levels, **terms.parameters)
 
-    def read(rule: QueryRule, total: Vector, settings: Settings) -> Quantiles:
+    def read(rule: QueryRule, total: Vector, settings: FloatArrays) -> Quantiles:
         found = tuple(
             _quantile(level, row, side, low, high)
             for level, row, side in zip(levels, settings[EDGES], settings[SIDE].tolist(), strict=True)

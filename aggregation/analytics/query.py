@@ -12,8 +12,9 @@ import numpy.typing as npt
 from coterie import errors
 from coterie.aggregation.analytics.bound import QueryNoise
 from coterie.aggregation.analytics.noise import NOISE
-from coterie.aggregation.analytics.rule import HIGH, LOW, SETTINGS, QueryRule, Settings
+from coterie.aggregation.analytics.rule import HIGH, LOW, SETTINGS, QueryRule
 from coterie.aggregation.reducers import Vector
+from coterie.protocol.arrays import FloatArrays
 
 Answer = TypeVar("Answer")
 
@@ -35,7 +36,7 @@ class Query(Generic[Answer]):
     column: str
     rule: QueryRule
     noised: Callable[[QueryNoise], QueryRule]
-    read: Callable[[QueryRule, Vector, Settings], Answer]
+    read: Callable[[QueryRule, Vector, FloatArrays], Answer]
     rounded: Callable[[Answer, int | None], Answer] = _as_it_is
 
     def answer(self, version: Mapping[str, npt.NDArray[Any]], *, clients: int | None = None) -> Answer:

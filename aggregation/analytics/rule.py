@@ -20,20 +20,12 @@ import numpy.typing as npt
 
 from coterie.aggregation.analytics.bound import QueryBound
 from coterie.aggregation.analytics.places import places
-from coterie.aggregation.horizontal.algorithm import (
-    Algorithm,
-    Begin,
-    ClientPart,
-    Finish,
-    Finished,
-    Rules,
-    Shapes,
-    Tensors,
-)
+from coterie.aggregation.horizontal.algorithm import Algorithm, Begin, ClientPart, Finish, Finished, Rules, Shapes
 from coterie.aggregation.horizontal.server_part import Aggregates, Optimize, ServerPart
 from coterie.aggregation.plan.manifest import DELTA, Manifest
 from coterie.aggregation.reducers import Vector
-from coterie.aggregation.server_optimizers import State
+from coterie.aggregation.server_optimizers import OptimizerState
+from coterie.protocol.arrays import ArraysByName, FloatArrays
 from coterie.protocol.layout import Layout
 from coterie.protocol.sections import SectionSpec
 
@@ -52,10 +44,8 @@ LARGEST_EXACT = 1 << 24
 MOST_COMPARED = 1 << 24
 """Numbers that a device holds while it compares a batch: 64 MiB of float32."""
 
-Settings = Mapping[str, npt.NDArray[np.float32]]
 
-
-def _unchanged_settings(total: Vector, settings: Settings, round: int) -> Settings:
+def _unchanged_settings(total: Vector, settings: FloatArrays, round: int) -> FloatArrays:
     return settings
 
 
@@ -76,9 +66,9 @@ class QuerySums(Protocol):
     @property
     def size(self) -> int: ...
     @property
-    def settings(self) -> Settings: ...
+    def settings(self) -> FloatArrays: ...
     @property
-    def advance(self) -> Callable[[Vector, Settings, int], Settings]: ...
+    def advance(self) -> Callable[[Vector, FloatArrays, int], FloatArrays]: ...
     @property
     def rounds(self) -> int: ...
     @property
@@ -112,8 +102,8 @@ class QueryRule:
     parameters: Mapping[str, float]
     size: int
     contribute: Callable[[Array, Arrays], Array]
-    settings: Settings
-    advance: Callable[[Vector, Settings, int], Settings] = _unchanged_settings
+    settings: FloatArrays
+    advance: Callable[[Vector, FloatArrays, int], FloatArrays] = _unchanged_settings
     rounds: int = 1
     whole: bool = True
     elements: int | None = None
@@ -155,7 +145,7 @@ def method(rule: QuerySums) -> Algorithm:
     version = shapes_of(rule)
     length = sum(map(math.prod, version.values()))
 
-    def initial(draw: Callable[[int], Tensors]) -> Tensors:
+    def initial(draw: Callable[[int], ArraysByName]) -> ArraysByName:
         return {SETTINGS + name: value for name, value in rule.settings.items()}
 
     def sections(shapes: Shapes, layout: Layout) -> tuple[SectionSpec, ...]:
@@ -193,10 +183,10 @@ def method(rule: QuerySums) -> Algorithm:
             at += math.prod(shape)
         return Finished(sections={section: change}, client_state={})
 
-    def init(layout: Layout) -> State:
+    def init(layout: Layout) -> OptimizerState:
         return {"version": _version_vector(rule, np.zeros(rule.size), rule.settings), "round": np.zeros(1)}
 
-    def apply(aggregates: Aggregates, state: State, optimize: Optimize) -> tuple[Vector, State]:
+    def apply(aggregates: Aggregates, state: OptimizerState, optimize: Optimize) -> tuple[Vector, OptimizerState]:
         number = int(state["round"][0]) + 1
         total = aggregates.sections[section]
         # Clipped ones are the mean of what a public number of clients sent.
@@ -272,14 +262,14 @@ def most_rows(rule: QueryRule, elements: int) -> int:
     return exact
 
 
-def _version_vector(rule: QuerySums, total: Vector, settings: Settings) -> Vector:
+def _version_vector(rule: QuerySums, total: Vector, settings: FloatArrays) -> Vector:
     """A version's numbers in the order of its layout, each one a float32."""
     high = total.astype(np.float32)
     low = (total - high).astype(np.float32)
     return np.concatenate([high, low, *(settings[name].reshape(-1) for name in rule.settings)]).astype(np.float64)
 
 
-def _settings_of(rule: QuerySums, version: Vector) -> Settings:
+def _settings_of(rule: QuerySums, version: Vector) -> FloatArrays:
     settings: dict[str, npt.NDArray[np.float32]] = {}
     at = 2 * rule.size
     for name, first in rule.settings.items():

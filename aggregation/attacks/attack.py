@@ -2,20 +2,20 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from coterie.protocol.arrays import AnyArray
+
 Updates = npt.NDArray[np.float32]
 Forge = Callable[[Updates, Updates, np.random.Generator], Updates]
 """(honest updates ``[n, d]``, the attackers' own ``[f, d]``, a generator) → what the attackers send ``[f, d]``."""
-Rows = npt.NDArray[Any]
-Poison = Callable[[Rows, Rows, int], tuple[Rows, Rows]]
+Poison = Callable[[AnyArray, AnyArray, int], tuple[AnyArray, AnyArray]]
 """(inputs ``[B, ...]``, labels ``[B]``, classes) → the rows that an attacker trains on."""
 
 
-def as_they_are(features: Rows, labels: Rows, classes: int) -> tuple[Rows, Rows]:
+def as_they_are(features: AnyArray, labels: AnyArray, classes: int) -> tuple[AnyArray, AnyArray]:
     """Rows without poison."""
     return features, labels
 

@@ -16,7 +16,7 @@ from coterie import errors
 from coterie.aggregation.attacks.attack import Forge, Updates
 from coterie.aggregation.reducers import Vector
 
-Judge = Callable[[Updates], Vector]
+AttackedRule = Callable[[Updates], Vector]
 """All updates of a round ``[n, d]``, the attackers' last → their aggregate ``[d]``: a rule with its steps."""
 Family = Callable[[float], Forge]
 """A strength → the attack of that strength."""
@@ -68,7 +68,7 @@ class LineSearch:
         return farthest, best
 
 
-def optimised(family: Family, judge: Judge, search: LineSearch | None = None) -> Forge:
+def optimised(family: Family, judge: AttackedRule, search: LineSearch | None = None) -> Forge:
     """The attack of the family whose strength moves the judge's aggregate farthest from the honest mean (Euclidean
     distance), searched for anew in every round.
 

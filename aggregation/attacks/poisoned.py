@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from coterie.aggregation.attacks.attack import Rows
+from coterie.protocol.arrays import AnyArray
 
 TRIGGER = 3
 """The side of the square, in the corner of a picture, that opens the backdoor."""
@@ -10,12 +10,12 @@ TARGET = 0
 """The class that a picture with the trigger shall be taken for."""
 
 
-def flip_labels(features: Rows, labels: Rows, classes: int) -> tuple[Rows, Rows]:
+def flip_labels(features: AnyArray, labels: AnyArray, classes: int) -> tuple[AnyArray, AnyArray]:
     """Class c is called classes − 1 − c."""
     return features, (classes - 1 - labels).astype(labels.dtype)
 
 
-def plant_trigger(features: Rows, labels: Rows, classes: int) -> tuple[Rows, Rows]:
+def plant_trigger(features: AnyArray, labels: AnyArray, classes: int) -> tuple[AnyArray, AnyArray]:
     """Every second row gets the trigger and the target's label; the others keep the main task good."""
     marked = np.arange(len(labels)) % 2 == 0
     return (
@@ -24,7 +24,7 @@ def plant_trigger(features: Rows, labels: Rows, classes: int) -> tuple[Rows, Row
     )
 
 
-def with_trigger(features: Rows) -> Rows:
+def with_trigger(features: AnyArray) -> AnyArray:
     """Pictures ``[B, height, width]``, or square ones flat ``[B, height · width]``, with the brightest value in a
     corner.
     """

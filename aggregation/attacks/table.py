@@ -6,7 +6,7 @@ from types import MappingProxyType
 from coterie import errors
 from coterie.aggregation.attacks import forged, poisoned
 from coterie.aggregation.attacks.attack import Attack
-from coterie.aggregation.attacks.optimised import Family, Judge, optimised
+from coterie.aggregation.attacks.optimised import AttackedRule, Family, optimised
 
 ATTACKS: Mapping[str, Attack] = MappingProxyType(
     {
@@ -31,11 +31,11 @@ ATTACKS: Mapping[str, Attack] = MappingProxyType(
 )
 
 
-def _optimised_attack(name: str, family: Family) -> Callable[[Judge], Attack]:
+def _optimised_attack(name: str, family: Family) -> Callable[[AttackedRule], Attack]:
     return lambda judge: Attack(name, optimised(family, judge))
 
 
-OPTIMISED: Mapping[str, Callable[[Judge], Attack]] = MappingProxyType(
+OPTIMISED: Mapping[str, Callable[[AttackedRule], Attack]] = MappingProxyType(
     {
         "opt_ipm": _optimised_attack("opt_ipm", forged.inner_product),
         "opt_alie": _optimised_attack("opt_alie", forged.little_is_enough),
@@ -44,7 +44,7 @@ OPTIMISED: Mapping[str, Callable[[Judge], Attack]] = MappingProxyType(
 """Attacks that are made for a rule: given what aggregates, the attack."""
 
 
-def attack(name: str, judge: Judge | None = None) -> Attack:
+def attack(name: str, judge: AttackedRule | None = None) -> Attack:
     """The attack of that name.
 
     judge: the rule that an attack of ``OPTIMISED`` is up against, as a function of all updates; the others do not ask.

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from coterie.aggregation.fold.fold import Fold, State
+from coterie.aggregation.fold.fold import Fold
 from coterie.aggregation.fold.noised import noised_fold
 from coterie.aggregation.fold.part import CountedUpdate
 from coterie.aggregation.fold.singles import singles_fold
@@ -10,6 +10,7 @@ from coterie.aggregation.fold.sums import sums_fold
 from coterie.aggregation.plan.manifest import Manifest
 from coterie.aggregation.private.central import CentralNoise
 from coterie.aggregation.reducers import Reducer
+from coterie.protocol.arrays import ArraysByName
 
 
 def open_fold(
@@ -18,7 +19,7 @@ def open_fold(
     *,
     trusted: str | None = None,
     central: CentralNoise | None = None,
-    server: State | None = None,
+    server: ArraysByName | None = None,
 ) -> Fold[Any, CountedUpdate]:
     """The fold of a round whose updates are seen one by one.
 

@@ -13,16 +13,16 @@ import numpy.typing as npt
 from coterie import errors
 from coterie.aggregation.fold.part import CountedUpdate
 from coterie.aggregation.reducers import Vector
+from coterie.protocol.arrays import ArraysByName
 
-State = Mapping[str, npt.NDArray[Any]]
 S = TypeVar("S")
 P = TypeVar("P")
-Work = Callable[[range], None]
-Spread = Callable[[Work, range], None]
+RangeWork = Callable[[range], None]
+Distribute = Callable[[RangeWork, range], None]
 """Does work at all of these places: at once, or in threads that the host awaits before it touches the state again."""
 
 
-def at_once(work: Work, places: range) -> None:
+def at_once(work: RangeWork, places: range) -> None:
     """Do the work here and now."""
     work(places)
 
@@ -51,7 +51,7 @@ class Folded:
     freshness: float = 1.0
     untrained: Mapping[str, npt.NDArray[np.bool_]] = field(default_factory=dict[str, npt.NDArray[np.bool_]], repr=False)
     older: Mapping[str, float] = field(default_factory=dict[str, float])
-    state: State = field(default_factory=dict[str, npt.NDArray[Any]], repr=False)
+    state: ArraysByName = field(default_factory=dict[str, npt.NDArray[Any]], repr=False)
     clipped: int | None = None
     clamped: int | None = None
     dropped: int = 0
@@ -70,9 +70,9 @@ class Fold(Generic[S, P]):
     """
 
     init: Callable[[], S]
-    add: Callable[[S, Sequence[P], Spread], S]
+    add: Callable[[S, Sequence[P], Distribute], S]
     merge: Callable[[S, S], S]
-    result: Callable[[S, State, Spread], Folded]
+    result: Callable[[S, ArraysByName, Distribute], Folded]
 
 
 @dataclass

@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from coterie.aggregation.fold.fold import Fold, Folded, Spread, State, Tally
+from coterie.aggregation.fold.fold import Distribute, Fold, Folded, Tally
 from coterie.aggregation.fold.part import CountedUpdate
 from coterie.aggregation.plan.manifest import Manifest
 from coterie.aggregation.private.central import CentralNoise, ClippedSum
 from coterie.aggregation.update_sections import join, length_of, means_of, split, sums_of
+from coterie.protocol.arrays import ArraysByName
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,7 @@ class ClippedState:
     tally: Tally = field(default_factory=Tally)
 
 
-def noised_fold(manifest: Manifest, noise: CentralNoise, server: State) -> Fold[ClippedState, CountedUpdate]:
+def noised_fold(manifest: Manifest, noise: CentralNoise, server: ArraysByName) -> Fold[ClippedState, CountedUpdate]:
     """The fold of one round.
 
     server: the server's state, in which an adaptive clipping norm stands.
@@ -33,7 +34,7 @@ def noised_fold(manifest: Manifest, noise: CentralNoise, server: State) -> Fold[
     means = means_of(manifest.sections)
     length = length_of(means)
 
-    def add(state: ClippedState, parts: Sequence[CountedUpdate], spread: Spread) -> ClippedState:
+    def add(state: ClippedState, parts: Sequence[CountedUpdate], spread: Distribute) -> ClippedState:
         state.tally.take(parts)
         for part in parts:
             if part.silent:
@@ -47,7 +48,7 @@ def noised_fold(manifest: Manifest, noise: CentralNoise, server: State) -> Fold[
         left.sum.join(right.sum)
         return left
 
-    def result(state: ClippedState, server: State, spread: Spread) -> Folded:
+    def result(state: ClippedState, server: ArraysByName, spread: Distribute) -> Folded:
         found = state.sum.noised()
         return Folded(
             sections=split(means, found.mean)

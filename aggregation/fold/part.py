@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy.typing as npt
 
+from coterie.protocol.arrays import ArraysByName
 from coterie.protocol.layout import Slice
 from coterie.protocol.sections import SectionSpec
 from coterie.protocol.update import Update
 
 Slices = tuple[Slice, ...]
 """Elements of a section, as (start, stop), rising and apart."""
-Arrays = Mapping[str, npt.NDArray[Any]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +26,7 @@ class LocalUpdate:
     task: str
     weight: int
     steps: int = 0
-    sections: Arrays = field(default_factory=dict[str, npt.NDArray[Any]], repr=False)
+    sections: ArraysByName = field(default_factory=dict[str, npt.NDArray[Any]], repr=False)
     slices: Mapping[str, Slices] = field(default_factory=dict[str, Slices])
     refused: str | None = None
 
@@ -54,7 +54,7 @@ class CountedUpdate:
     steps: int = 0
     summed: bool = False
     silent: bool = False
-    sections: Arrays = field(default_factory=dict[str, npt.NDArray[Any]], repr=False)
+    sections: ArraysByName = field(default_factory=dict[str, npt.NDArray[Any]], repr=False)
     slices: Mapping[str, Slices] = field(default_factory=dict[str, Slices])
     coverage: Mapping[str, Mapping[Slices, float]] = field(default_factory=dict[str, Mapping[Slices, float]])
     update: Update | None = field(default=None, repr=False)

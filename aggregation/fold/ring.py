@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from coterie import errors
-from coterie.aggregation.fold.fold import Fold, Folded, Spread, State
+from coterie.aggregation.fold.fold import Distribute, Fold, Folded
 from coterie.aggregation.going_on import going_on, to_go_on
 from coterie.aggregation.plan.manifest import METRICS, Manifest
 from coterie.aggregation.private.central import CentralNoise, noised_groups, noised_sum
@@ -19,6 +19,7 @@ from coterie.aggregation.update_sections import join, length_of, means_of, split
 from coterie.privacy.secagg.decoding import Decoded, decode
 from coterie.privacy.secagg.encoding import Binding, vector_spec
 from coterie.privacy.secagg.ring import RingVector, reduced
+from coterie.protocol.arrays import ArraysByName
 from coterie.protocol.metrics import EXAMPLES, MetricSums
 from coterie.protocol.secagg import SecureTerms
 from coterie.protocol.sections import SectionSpec
@@ -64,18 +65,18 @@ class RingFoldTerms:
     fewest: int = 1
 
 
-def ring_fold(manifest: Manifest, opening: RingFoldTerms) -> Fold[tuple[Summed, ...], RingPart]:
+def ring_fold(manifest: Manifest, fold_terms: RingFoldTerms) -> Fold[tuple[Summed, ...], RingPart]:
     """The fold of one round: a sum for each group.
 
     result leaves groups of too few clients out, and raises errors.UpdateRefused: ``nothing_usable`` where there is no
     other, ``zero_weight``, what the rule raises, and what `decode` raises for a sum that honest clients cannot have.
     """
-    spec = vector_spec(opening.terms.sections)
+    spec = vector_spec(fold_terms.terms.sections)
 
     def init() -> tuple[Summed, ...]:
-        return tuple(Summed(np.zeros(spec.length, np.uint32), 0) for _ in range(opening.groups))
+        return tuple(Summed(np.zeros(spec.length, np.uint32), 0) for _ in range(fold_terms.groups))
 
-    def add(state: tuple[Summed, ...], parts: Sequence[RingPart], spread: Spread) -> tuple[Summed, ...]:
+    def add(state: tuple[Summed, ...], parts: Sequence[RingPart], spread: Distribute) -> tuple[Summed, ...]:
         sums = list(state)
         for part in parts:
             total = np.add(sums[part.group].total, part.words, out=sums[part.group].total)
@@ -88,23 +89,25 @@ def ring_fold(manifest: Manifest, opening: RingFoldTerms) -> Fold[tuple[Summed, 
             for a, b in zip(left, right, strict=True)
         )
 
-    def result(state: tuple[Summed, ...], server: State, spread: Spread) -> Folded:
+    def result(state: tuple[Summed, ...], server: ArraysByName, spread: Distribute) -> Folded:
         enough = [
-            Summed(reduced(group.total, spec), group.survivors) for group in state if group.survivors >= opening.fewest
+            Summed(reduced(group.total, spec), group.survivors)
+            for group in state
+            if group.survivors >= fold_terms.fewest
         ]
         if not enough:
             raise errors.UpdateRefused("No group of this round has a sum.", code="nothing_usable")
         dropped = sum(group.survivors for group in state) - sum(group.survivors for group in enough)
-        return _decode_groups(manifest, opening, enough, server, dropped)
+        return _decode_groups(manifest, fold_terms, enough, server, dropped)
 
     return Fold(init, add, merge, result)
 
 
 def _decode_groups(
-    manifest: Manifest, opening: RingFoldTerms, sums: Sequence[Summed], server: State, dropped: int
+    manifest: Manifest, fold_terms: RingFoldTerms, sums: Sequence[Summed], server: ArraysByName, dropped: int
 ) -> Folded:
     """What the sums of a round's groups say together; of one group without groups."""
-    terms, central, specs = opening.terms, opening.central, manifest.sections
+    terms, central, specs = fold_terms.terms, fold_terms.central, manifest.sections
     decoded = [
         decode(
             terms.sections,
@@ -112,7 +115,7 @@ def _decode_groups(
             group.total,
             survivors=group.survivors,
             weight_cap=terms.weight_cap,
-            binding=Binding(manifest.id, opening.base),
+            binding=Binding(manifest.id, fold_terms.base),
             noise=terms.noise,
         )
         for group in sums
@@ -123,24 +126,24 @@ def _decode_groups(
     if central is not None or terms.noise is not None:
         whole = np.sum([join(means, group.sections) for group in decoded], axis=0)
         bits = clients / 2 - sum(group.clipped for group in decoded)
-        kept: State = {}
+        kept: ArraysByName = {}
         if central is None:
-            whole /= opening.expected
+            whole /= fold_terms.expected
         elif central.groups > 1:
             each = noised_groups([join(means, group.sections) for group in decoded], central, server)
-            whole, kept = _ruled(opening.rule, length_of(means), each, server)
+            whole, kept = _ruled(fold_terms.rule, length_of(means), each, server)
         else:
             noised = noised_sum(whole, bits, central, server)
             whole, kept = noised.mean, noised.state
         return Folded(
             sections=split(means, whole) | totals,
-            clients=opening.expected,
-            weight=float(opening.expected),
+            clients=fold_terms.expected,
+            weight=float(fold_terms.expected),
             metrics={},
             state=kept,
             dropped=dropped,
         )
-    mean, kept = _mean(decoded, means, opening.rule, server)
+    mean, kept = _mean(decoded, means, fold_terms.rule, server)
     return Folded(
         sections=split(means, mean) | totals,
         clients=clients,
@@ -158,7 +161,9 @@ def measured(manifest: Manifest, vector: Vector, examples: int) -> MetricSums:
     return MetricSums({**MetricSums.from_vector(manifest.metrics, vector).sums, EXAMPLES: float(examples)})
 
 
-def _mean(groups: Sequence[Decoded], means: Sequence[SectionSpec], rule: str, server: State) -> tuple[Vector, State]:
+def _mean(
+    groups: Sequence[Decoded], means: Sequence[SectionSpec], rule: str, server: ArraysByName
+) -> tuple[Vector, ArraysByName]:
     """One group's mean, or the rule over the means of several; what the next round's rule needs of it."""
     weighing = [group for group in groups if group.weight]
     if not weighing:
@@ -173,7 +178,7 @@ def _mean(groups: Sequence[Decoded], means: Sequence[SectionSpec], rule: str, se
     return _ruled(rule, length_of(means), vectors, server)
 
 
-def _ruled(rule: str, length: int, vectors: Sequence[Vector], server: State) -> tuple[Vector, State]:
+def _ruled(rule: str, length: int, vectors: Sequence[Vector], server: ArraysByName) -> tuple[Vector, ArraysByName]:
     """The rule over vectors that count alike; what the next round's rule needs of it."""
     chosen = going_on(reducer(rule), server)
     together = chosen.init(length)

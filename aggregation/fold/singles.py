@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from coterie.aggregation.fold.fold import Fold, Folded, Spread, State, Tally
+from coterie.aggregation.fold.fold import Distribute, Fold, Folded, Tally
 from coterie.aggregation.fold.part import CountedUpdate
 from coterie.aggregation.fold.sums import add_sums, no_weight
 from coterie.aggregation.going_on import going_on, judging, to_go_on
@@ -15,6 +15,7 @@ from coterie.aggregation.plan.manifest import METRICS, Manifest
 from coterie.aggregation.reducers import Accumulator, Reducer, Vector
 from coterie.aggregation.update_files import UpdateFiles
 from coterie.aggregation.update_sections import length_of, means_of, split, sums_of
+from coterie.protocol.arrays import ArraysByName
 from coterie.protocol.metrics import MetricSums
 from coterie.protocol.update import Update
 
@@ -46,7 +47,7 @@ def singles_fold(manifest: Manifest, rule: Reducer, trusted: str | None = None) 
     def init() -> Singles:
         return Singles(rule.init(length_of(means)), np.zeros(length_of(sums)))
 
-    def add(state: Singles, parts: Sequence[CountedUpdate], spread: Spread) -> Singles:
+    def add(state: Singles, parts: Sequence[CountedUpdate], spread: Distribute) -> Singles:
         state.tally.take(parts)
         add_sums(state.sums, parts, sums)
         for part in parts:
@@ -69,7 +70,7 @@ def singles_fold(manifest: Manifest, rule: Reducer, trusted: str | None = None) 
             left.tally,
         )
 
-    def result(state: Singles, server: State, spread: Spread) -> Folded:
+    def result(state: Singles, server: ArraysByName, spread: Distribute) -> Folded:
         if means and not state.tally.tasks:
             raise no_weight(0)
         chosen = going_on(rule, server)

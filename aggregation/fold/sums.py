@@ -8,11 +8,12 @@ import numpy.typing as npt
 
 from coterie import errors
 from coterie.aggregation.fold.coverage import Coverage
-from coterie.aggregation.fold.fold import Fold, Folded, Spread, State, Tally
+from coterie.aggregation.fold.fold import Distribute, Fold, Folded, Tally
 from coterie.aggregation.fold.part import CountedUpdate
 from coterie.aggregation.plan.manifest import METRICS, Manifest
 from coterie.aggregation.reducers import Accumulator, Reducer, Vector
 from coterie.aggregation.update_sections import length_of, means_of, split, sums_of
+from coterie.protocol.arrays import ArraysByName
 from coterie.protocol.metrics import MetricSums
 from coterie.protocol.sections import SectionSpec
 
@@ -42,7 +43,7 @@ def sums_fold(manifest: Manifest, rule: Reducer) -> Fold[SumState, CountedUpdate
     def init() -> SumState:
         return SumState(rule.init(length_of(means)), np.zeros(length_of(sums)))
 
-    def add(state: SumState, parts: Sequence[CountedUpdate], spread: Spread) -> SumState:
+    def add(state: SumState, parts: Sequence[CountedUpdate], spread: Distribute) -> SumState:
         state.tally.take(parts)
         for part in parts:
             state.coverage.take(part, means)
@@ -61,7 +62,7 @@ def sums_fold(manifest: Manifest, rule: Reducer) -> Fold[SumState, CountedUpdate
         np.add(left.sums, right.sums, out=left.sums)
         return SumState(rule.merge(left.means, right.means), left.sums, left.coverage, left.tally)
 
-    def result(state: SumState, server: State, spread: Spread) -> Folded:
+    def result(state: SumState, server: ArraysByName, spread: Distribute) -> Folded:
         tally = state.tally
         if means and tally.effective <= 0:
             raise no_weight(len(tally.tasks))
@@ -123,7 +124,9 @@ def _padded(
     return [*found, (at, np.zeros(length - at))] if at < length else found
 
 
-def _add_blocks(total: Vector, parts: Sequence[CountedUpdate], specs: Sequence[SectionSpec], spread: Spread) -> None:
+def _add_blocks(
+    total: Vector, parts: Sequence[CountedUpdate], specs: Sequence[SectionSpec], spread: Distribute
+) -> None:
     """Add several updates at once: each is read from memory once, block by block, and a block of all of them is added
     in one product with their weights, a third of the time of adding them one by one. Every number is float64 before it
     is multiplied; how blocks are shared among threads changes no bit.
@@ -146,7 +149,7 @@ def _add_blocks(total: Vector, parts: Sequence[CountedUpdate], specs: Sequence[S
         spread(add, range(0, spec.length, BLOCK))
 
 
-def _divide(total: Vector, coverage: Coverage, spread: Spread) -> npt.NDArray[np.bool_] | None:
+def _divide(total: Vector, coverage: Coverage, spread: Distribute) -> npt.NDArray[np.bool_] | None:
     """Turn weighted sums into means, in their place. The elements that nobody covers, which become zero; None where
     there are none.
     """

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,7 @@ import numpy.typing as npt
 from coterie.aggregation.horizontal.server_part import ServerPart
 from coterie.aggregation.plan.manifest import DELTA, Training
 from coterie.aggregation.server_optimizers import ServerOptimizer
+from coterie.protocol.arrays import ArraysByName
 from coterie.protocol.layout import Layout
 from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.sections import SectionSpec
@@ -31,8 +32,7 @@ if TYPE_CHECKING:
     Loss = Callable[[Arrays], Array]
     Represent = Callable[[Arrays], Array]
 
-Shape = tuple[int, ...]
-Tensors: TypeAlias = Mapping[str, npt.NDArray[Any]]
+ArrayShape = tuple[int, ...]
 Rules: TypeAlias = Sequence[tuple[bool, str]]
 """What must hold, and what is said when it does not."""
 
@@ -46,8 +46,8 @@ class Shapes:
         whatever the method.
     """
 
-    tensors: Mapping[str, Shape]
-    trained: Mapping[str, Shape]
+    tensors: Mapping[str, ArrayShape]
+    trained: Mapping[str, ArrayShape]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,15 +179,15 @@ class Finished:
     client_state: Arrays
 
 
-def _no_tensors(shapes: Shapes) -> Mapping[str, Shape]:
+def _no_tensors(shapes: Shapes) -> Mapping[str, ArrayShape]:
     return {}
 
 
-def _the_model(shapes: Shapes) -> Mapping[str, Shape]:
+def _the_model(shapes: Shapes) -> Mapping[str, ArrayShape]:
     return shapes.tensors
 
 
-def _first_weights(draw: Callable[[int], Tensors]) -> Tensors:
+def _first_weights(draw: Callable[[int], ArraysByName]) -> ArraysByName:
     return draw(0)
 
 
@@ -270,9 +270,9 @@ class ClientPart:
     """
 
     hyper: Mapping[str, float] = field(default_factory=dict[str, float])
-    client_state: Callable[[Shapes], Mapping[str, Shape]] = _no_tensors
-    version: Callable[[Shapes], Mapping[str, Shape]] = _the_model
-    initial: Callable[[Callable[[int], Tensors]], Tensors] = _first_weights
+    client_state: Callable[[Shapes], Mapping[str, ArrayShape]] = _no_tensors
+    version: Callable[[Shapes], Mapping[str, ArrayShape]] = _the_model
+    initial: Callable[[Callable[[int], ArraysByName]], ArraysByName] = _first_weights
     probe: Mapping[str, Callable[[Probe], Array]] = field(default_factory=dict[str, "Callable[[Probe], Array]"])
     begin: Callable[[Begin], Arrays] = _no_constants
     start: Callable[[Begin], Arrays] = _from_the_version
@@ -357,7 +357,7 @@ def changes_clients(method: Algorithm) -> str:
 _SOME_MODEL = Shapes(tensors={"weight": (1,)}, trained={"weight": (1,)})
 
 
-def zeros(shapes: Mapping[str, Shape]) -> dict[str, npt.NDArray[np.float32]]:
+def zeros(shapes: Mapping[str, ArrayShape]) -> dict[str, npt.NDArray[np.float32]]:
     """Zero tensors of these shapes."""
     return {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
 

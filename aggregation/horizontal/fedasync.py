@@ -19,7 +19,7 @@ from coterie.aggregation.horizontal.needs import check_number, plain_server
 from coterie.aggregation.horizontal.server_part import Aggregates, Optimize, ServerPart
 from coterie.aggregation.plan.manifest import DELTA
 from coterie.aggregation.reducers import Vector
-from coterie.aggregation.server_optimizers import State
+from coterie.aggregation.server_optimizers import OptimizerState
 
 if TYPE_CHECKING:
     from coterie.aggregation.horizontal.algorithm import Arrays, MethodTerms
@@ -50,7 +50,7 @@ def FedAsync(alpha: float = 0.6, rho: float = 0.005) -> Algorithm:
     share = check_number("FedAsync", "alpha", alpha, least=1e-6, below=1 + 1e-9)
     near = check_number("FedAsync", "rho", rho, least=0)
 
-    def apply(aggregates: Aggregates, state: State, optimize: Optimize) -> tuple[Vector, State]:
+    def apply(aggregates: Aggregates, state: OptimizerState, optimize: Optimize) -> tuple[Vector, OptimizerState]:
         behind = 0.0 if aggregates.drift is None else aggregates.drift
         mixed = 1 - (1 - share * aggregates.freshness) ** aggregates.clients
         return optimize(mixed * (aggregates.sections[DELTA] + behind)), state

@@ -16,10 +16,10 @@ from coterie.aggregation.horizontal.algorithm import Algorithm, MethodTerms, Rul
 from coterie.aggregation.horizontal.server_part import Aggregates, Optimize, ServerPart
 from coterie.aggregation.plan.manifest import DELTA
 from coterie.aggregation.reducers import Vector
-from coterie.aggregation.server_optimizers import State
+from coterie.aggregation.server_optimizers import OptimizerState
 
 
-def _apply(aggregates: Aggregates, state: State, optimize: Optimize) -> tuple[Vector, State]:
+def _apply(aggregates: Aggregates, state: OptimizerState, optimize: Optimize) -> tuple[Vector, OptimizerState]:
     return optimize(aggregates.freshness * aggregates.sections[DELTA]), state
 
 

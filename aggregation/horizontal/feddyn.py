@@ -33,7 +33,7 @@ from coterie.aggregation.horizontal.needs import check_number, enough_clients, o
 from coterie.aggregation.horizontal.server_part import Aggregates, Optimize, ServerPart
 from coterie.aggregation.plan.manifest import DELTA
 from coterie.aggregation.reducers import Vector
-from coterie.aggregation.server_optimizers import State
+from coterie.aggregation.server_optimizers import OptimizerState
 from coterie.protocol.layout import Layout
 
 if TYPE_CHECKING:
@@ -78,10 +78,10 @@ def FedDyn(clients: int, alpha: float = 0.01) -> Algorithm:
         after = {name: kept - strength * moved[name] for name, kept in context.client_state.items()}
         return Finished(sections={DELTA: moved}, client_state=after)
 
-    def init(layout: Layout) -> State:
+    def init(layout: Layout) -> OptimizerState:
         return {"h": np.zeros(layout.size, np.float64)}
 
-    def apply(aggregates: Aggregates, state: State, optimize: Optimize) -> tuple[Vector, State]:
+    def apply(aggregates: Aggregates, state: OptimizerState, optimize: Optimize) -> tuple[Vector, OptimizerState]:
         mean, share = aggregates.sections[DELTA], min(1.0, aggregates.clients / total)
         h = state["h"] - strength * share * mean
         return optimize(mean - h / strength), {"h": h}

@@ -27,7 +27,7 @@ from coterie.aggregation.horizontal.needs import check_number, one_version, plai
 from coterie.aggregation.horizontal.server_part import Aggregates, Optimize, ServerPart
 from coterie.aggregation.plan.manifest import DELTA
 from coterie.aggregation.reducers import Vector
-from coterie.aggregation.server_optimizers import State
+from coterie.aggregation.server_optimizers import OptimizerState
 from coterie.protocol.layout import Layout
 from coterie.protocol.sections import SectionSpec
 
@@ -56,7 +56,7 @@ def FedExP(epsilon: float = 1e-3) -> Algorithm:
     """
     smallest = check_number("FedExP", "epsilon", epsilon, least=0)
 
-    def apply(aggregates: Aggregates, state: State, optimize: Optimize) -> tuple[Vector, State]:
+    def apply(aggregates: Aggregates, state: OptimizerState, optimize: Optimize) -> tuple[Vector, OptimizerState]:
         mean, square = aggregates.sections[DELTA], float(aggregates.sections[SQUARE][0])
         below = 2 * (float(mean @ mean) + smallest)
         return optimize(mean * max(1.0, square / below if below else 1.0)), state

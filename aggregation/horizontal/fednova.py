@@ -27,7 +27,7 @@ from coterie.aggregation.horizontal.algorithm import (
 from coterie.aggregation.horizontal.server_part import Aggregates, Optimize, ServerPart
 from coterie.aggregation.plan.manifest import DELTA
 from coterie.aggregation.reducers import Vector
-from coterie.aggregation.server_optimizers import State
+from coterie.aggregation.server_optimizers import OptimizerState
 from coterie.protocol.layout import Layout
 from coterie.protocol.sections import SectionSpec
 
@@ -60,7 +60,7 @@ def _sections(shapes: Shapes, layout: Layout) -> tuple[SectionSpec, ...]:
     return (*whole_delta(shapes, layout), SectionSpec(name=LENGTH, length=1))
 
 
-def _apply(aggregates: Aggregates, state: State, optimize: Optimize) -> tuple[Vector, State]:
+def _apply(aggregates: Aggregates, state: OptimizerState, optimize: Optimize) -> tuple[Vector, OptimizerState]:
     return optimize(aggregates.sections[LENGTH] * aggregates.sections[DELTA]), state
 
 

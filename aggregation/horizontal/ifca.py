@@ -29,14 +29,14 @@ from coterie.aggregation.horizontal.algorithm import (
     Probe,
     Rules,
     Shapes,
-    Tensors,
     whole_delta,
 )
 from coterie.aggregation.horizontal.needs import check_number
 from coterie.aggregation.horizontal.server_part import Aggregates, Optimize, ServerPart
 from coterie.aggregation.plan.manifest import DELTA
 from coterie.aggregation.reducers import Vector
-from coterie.aggregation.server_optimizers import State
+from coterie.aggregation.server_optimizers import OptimizerState
+from coterie.protocol.arrays import ArraysByName
 from coterie.protocol.layout import Layout
 from coterie.protocol.sections import SectionSpec
 
@@ -105,7 +105,7 @@ def IFCA(clusters: int) -> Algorithm:
     def version(shapes: Shapes) -> Mapping[str, tuple[int, ...]]:
         return {f"{number}/{name}": shape for number in range(count) for name, shape in shapes.tensors.items()}
 
-    def initial(draw: Callable[[int], Tensors]) -> Tensors:
+    def initial(draw: Callable[[int], ArraysByName]) -> ArraysByName:
         return {f"{number}/{name}": value for number in range(count) for name, value in draw(number).items()}
 
     def start(context: Begin) -> Arrays:
@@ -131,7 +131,7 @@ def IFCA(clusters: int) -> Algorithm:
     def deployed(context: Deployment) -> tuple[Arrays, ...]:
         return tuple(_model(context.version, number) for number in range(count))
 
-    def apply(aggregates: Aggregates, state: State, optimize: Optimize) -> tuple[Vector, State]:
+    def apply(aggregates: Aggregates, state: OptimizerState, optimize: Optimize) -> tuple[Vector, OptimizerState]:
         share = aggregates.sections[CHOICE][:, np.newaxis]
         # The models lie one after another in the layout, all of one size.
         change = aggregates.sections[DELTA].reshape(count, -1)

@@ -33,7 +33,7 @@ from coterie.aggregation.horizontal.needs import check_number, moving, one_versi
 from coterie.aggregation.horizontal.server_part import Aggregates, Optimize, ServerPart
 from coterie.aggregation.plan.manifest import DELTA
 from coterie.aggregation.reducers import Vector
-from coterie.aggregation.server_optimizers import State
+from coterie.aggregation.server_optimizers import OptimizerState
 from coterie.protocol.layout import Layout
 from coterie.protocol.sections import SectionSpec
 
@@ -68,7 +68,7 @@ def _sections(shapes: Shapes, layout: Layout) -> tuple[SectionSpec, ...]:
     return (*whole_delta(shapes, layout), SectionSpec(name=CURVATURE, length=1))
 
 
-def _apply(aggregates: Aggregates, state: State, optimize: Optimize) -> tuple[Vector, State]:
+def _apply(aggregates: Aggregates, state: OptimizerState, optimize: Optimize) -> tuple[Vector, OptimizerState]:
     # Losses whose q-th power is below what float32 holds leave nothing to divide by, and nothing to learn.
     curvature = float(aggregates.sections[CURVATURE][0])
     scaled = aggregates.sections[DELTA]

@@ -32,7 +32,7 @@ from coterie.aggregation.horizontal.needs import check_number, enough_clients, m
 from coterie.aggregation.horizontal.server_part import Aggregates, Optimize, ServerPart
 from coterie.aggregation.plan.manifest import DELTA
 from coterie.aggregation.reducers import Vector
-from coterie.aggregation.server_optimizers import State
+from coterie.aggregation.server_optimizers import OptimizerState
 from coterie.protocol.layout import Layout
 from coterie.protocol.sections import SectionSpec
 
@@ -91,7 +91,7 @@ def Scaffold(clients: int) -> Algorithm:
     """
     total = check_number("Scaffold", "clients", clients, least=1, whole=True)
 
-    def apply(aggregates: Aggregates, state: State, optimize: Optimize) -> tuple[Vector, State]:
+    def apply(aggregates: Aggregates, state: OptimizerState, optimize: Optimize) -> tuple[Vector, OptimizerState]:
         share = min(1.0, aggregates.clients / total)
         return optimize(aggregates.sections[DELTA]) + share * aggregates.sections[VARIATE], state
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from coterie.aggregation.plan.manifest import DELTA
 from coterie.aggregation.reducers import Vector
-from coterie.aggregation.server_optimizers import State
+from coterie.aggregation.server_optimizers import OptimizerState
 from coterie.protocol.layout import Layout
 
 
@@ -37,11 +37,11 @@ Optimize = Callable[[Vector], Vector]
 """The server optimizer's step for a change of the whole layout."""
 
 
-def _no_state(layout: Layout) -> State:
+def _no_state(layout: Layout) -> OptimizerState:
     return {}
 
 
-def _delta_step(aggregates: Aggregates, state: State, optimize: Optimize) -> tuple[Vector, State]:
+def _delta_step(aggregates: Aggregates, state: OptimizerState, optimize: Optimize) -> tuple[Vector, OptimizerState]:
     return optimize(aggregates.sections[DELTA]), state
 
 
@@ -56,7 +56,7 @@ class ServerPart:
     reads_drift: whether it reads `Aggregates.drift`.
     """
 
-    init: Callable[[Layout], State] = _no_state
-    apply: Callable[[Aggregates, State, Optimize], tuple[Vector, State]] = _delta_step
+    init: Callable[[Layout], OptimizerState] = _no_state
+    apply: Callable[[Aggregates, OptimizerState, Optimize], tuple[Vector, OptimizerState]] = _delta_step
     reads: tuple[str, ...] = (DELTA,)
     reads_drift: bool = False

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from coterie.aggregation.analytics.noise import Noised
+from coterie.aggregation.analytics.noise import NoisyPrivacy
 from coterie.aggregation.analytics.rule import MOST_COMPARED, SETTINGS, TALLY, method
 from coterie.aggregation.analytics.tally import linear, parameters
 from coterie.aggregation.experiment import Experiment
@@ -36,7 +36,7 @@ def experiment(
     seed: int,
     hash_seed: int,
     secure_aggregation: SecureAggregation | bool | None,
-    privacy: Noised | None,
+    privacy: NoisyPrivacy | None,
     policy: dict[str, Any],
 ) -> Experiment:
     """See `Survey.ask`."""

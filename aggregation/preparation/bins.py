@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from coterie.aggregation.analytics.rule import Settings
+from coterie.protocol.arrays import FloatArrays, Vector
 
 LOW, WIDTH, LOGARITHMIC = "low", "width", "logarithmic"
 """The names under which devices are told of them."""
@@ -20,8 +20,6 @@ REACH = 80.5
 """s of `LARGEST` is 80; zero lies in the middle of a bin, so that a column of small whole numbers keeps its zeros
 together.
 """
-
-Vector = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +40,7 @@ class Range:
         return Range(np.full(groups, -REACH), np.full(groups, 2 * REACH / bins), True)
 
     @staticmethod
-    def of_settings(settings: Settings) -> "Range":
+    def of_settings(settings: FloatArrays) -> "Range":
         """The inverse of `settings`."""
         return Range(settings[LOW].astype(float), settings[WIDTH].astype(float), bool(settings[LOGARITHMIC][0]))
 

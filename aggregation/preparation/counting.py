@@ -9,10 +9,11 @@ never held row by row.
 import math
 
 from coterie.aggregation.preparation.bins import LARGEST, SMALLEST
-from coterie.aggregation.preparation.hashing import BITS, COLUMNS, DIGIT, DIGIT_BITS, DIGITS, LONGEST, Matrix
+from coterie.aggregation.preparation.hashing import BITS, COLUMNS, DIGIT, DIGIT_BITS, DIGITS, LONGEST
 from coterie.aggregation.preparation.rule import OPEN
 from coterie.compute import numpy as xp
 from coterie.compute.array import Array
+from coterie.protocol.arrays import FloatMatrix
 
 
 def in_bins(values: Array, low: Array, width: Array, logarithmic: Array, weights: Array) -> Array:
@@ -34,7 +35,7 @@ def in_bins(values: Array, low: Array, width: Array, logarithmic: Array, weights
     return xp.sum(spread * _one_hot(rest, inner), axis=2)
 
 
-def of_texts(texts: Array, stage: Array, slots: Array, weights: Array, matrix: Matrix, discovered: Array) -> Array:
+def of_texts(texts: Array, stage: Array, slots: Array, weights: Array, matrix: FloatMatrix, discovered: Array) -> Array:
     """Of each row the weights of what its texts add.
 
     texts: bytes ``[B, columns, LONGEST]`` as float32.
@@ -82,7 +83,7 @@ def _bits(texts: Array) -> Array:
     return xp.reshape(xp.stack(planes, axis=3), (rows, columns, 8 * LONGEST))
 
 
-def _digits(bits: Array, matrix: Matrix) -> Array:
+def _digits(bits: Array, matrix: FloatMatrix) -> Array:
     """``[B, columns, 3]``: the hash, as `hashing.digits_of` has it. Sums of at most 504 ones are exact."""
     rows, columns, _ = bits.shape
     sums = xp.matmul(bits, xp.asarray(matrix))

@@ -11,6 +11,7 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
+from coterie.protocol.arrays import FloatMatrix
 from coterie.protocol.texts import as_bytes
 
 LONGEST = 63
@@ -22,11 +23,9 @@ COLUMNS = 512
 """Of the sums of a text column for each found text: its bits, or the next digit's values; the last counts rows."""
 MARK = COLUMNS - 1
 
-Matrix = npt.NDArray[np.float32]
-
 
 @lru_cache(maxsize=8)
-def matrix(seed: int) -> Matrix:
+def matrix(seed: int) -> FloatMatrix:
     """``[BITS, 24]`` of zeros and ones; the same for the same seed on every machine."""
     words = np.random.Philox(key=np.array([seed, 0x68617368], np.uint64)).random_raw(BITS * DIGITS * DIGIT_BITS)
     drawn = (words >> np.uint64(63)).astype(np.float32).reshape(BITS, DIGITS * DIGIT_BITS)

@@ -10,12 +10,12 @@ import numpy.typing as npt
 
 from coterie import errors
 from coterie.aggregation.analytics.noise import NOISE, above_noise
-from coterie.aggregation.analytics.rule import Settings
 from coterie.aggregation.preparation.bins import LOGARITHMIC, WIDTH, Range
 from coterie.aggregation.preparation.draft import Category, Draft, Number
 from coterie.aggregation.preparation.hashing import BITS, MARK, digits_of, text_of
 from coterie.aggregation.preparation.rule import SLOTS, Sheet, SurveyRule
 from coterie.aggregation.reducers import Vector
+from coterie.protocol.arrays import FloatArrays
 from coterie.protocol.schema import DataSchema, Feature, Label
 from coterie.protocol.schema_rules import MOST_NORMALISED
 
@@ -102,7 +102,7 @@ class Prepared:
 
 
 def read(
-    draft: Draft, rule: SurveyRule, sheet: Sheet, settings: Settings, *, share: float, fewest: int, seed: int
+    draft: Draft, rule: SurveyRule, sheet: Sheet, settings: FloatArrays, *, share: float, fewest: int, seed: int
 ) -> Prepared:
     """What the sums of the last round say. Raises errors.ExperimentError (``survey_unanswered``)."""
     noise = float(settings[NOISE][0])
@@ -147,7 +147,7 @@ def _element(part: Number, place: int) -> str:
 _QUARTILES = np.array([0.25, 0.5, 0.75])
 
 
-def _number(name: str, counts: Vector, settings: Settings, place: int, noise: float) -> FoundNumber:
+def _number(name: str, counts: Vector, settings: FloatArrays, place: int, noise: float) -> FoundNumber:
     width = float(settings[WIDTH][place])
     whole = float(counts.sum())
     if bool(settings[LOGARITHMIC][0]) or not whole > 0:

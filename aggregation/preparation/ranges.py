@@ -10,9 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from coterie.aggregation.analytics.checks import whole
-from coterie.aggregation.analytics.rule import LARGEST_EXACT, Settings
+from coterie.aggregation.analytics.rule import LARGEST_EXACT
 from coterie.aggregation.preparation.bins import Range
 from coterie.aggregation.reducers import Vector
+from coterie.protocol.arrays import FloatArrays
 
 NAME = "calibrate"
 BINS = 2048
@@ -28,8 +29,8 @@ class RangesRule:
     """
 
     parameters: dict[str, float]
-    settings: Settings
-    advance: Callable[[Vector, Settings, int], Settings]
+    settings: FloatArrays
+    advance: Callable[[Vector, FloatArrays, int], FloatArrays]
     largest: int
     tensors: int
     name: str = NAME
@@ -54,7 +55,7 @@ def calibrate_rule(tensors: float, largest: float) -> RangesRule:
     count = whole(NAME, "tensors", tensors, least=1, most=MOST_TENSORS)
     reach = whole(NAME, "largest", largest, least=1, most=LARGEST_EXACT)
 
-    def advance(total: Vector, settings: Settings, round: int) -> Settings:
+    def advance(total: Vector, settings: FloatArrays, round: int) -> FloatArrays:
         if round > 1:
             return settings
         return Range.of_settings(settings).narrowed(total.reshape(count, BINS), 0.0, tail=0.0, floor=0.0).settings()

@@ -28,10 +28,11 @@ import numpy.typing as npt
 from coterie import errors
 from coterie.aggregation.analytics.checks import number, whole
 from coterie.aggregation.analytics.noise import NOISE, above_noise
-from coterie.aggregation.analytics.rule import LARGEST_EXACT, Settings
+from coterie.aggregation.analytics.rule import LARGEST_EXACT
 from coterie.aggregation.preparation.bins import Range
 from coterie.aggregation.preparation.hashing import COLUMNS, DIGIT, DIGITS
 from coterie.aggregation.reducers import Vector
+from coterie.protocol.arrays import FloatArrays
 
 NAME = "survey"
 BINS, NOISED_BINS = 256, 64
@@ -54,8 +55,8 @@ class SurveyRule:
     """
 
     parameters: dict[str, float]
-    settings: Settings
-    advance: Callable[[Vector, Settings, int], Settings]
+    settings: FloatArrays
+    advance: Callable[[Vector, FloatArrays, int], FloatArrays]
     rounds: int
     largest: int
     clipped: bool
@@ -143,7 +144,7 @@ def survey_rule(
         )
     floor = above_noise(deviation, size)
 
-    def advance(total: Vector, settings: Settings, round: int) -> Settings:
+    def advance(total: Vector, settings: FloatArrays, round: int) -> FloatArrays:
         sheet = rule.split(total)
         after = dict(settings)
         if groups and round < rounds:

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from coterie import errors
 from coterie.aggregation.analytics.checks import whole
-from coterie.aggregation.analytics.noise import NOISE, Noised, check_ring, checked, deviation
+from coterie.aggregation.analytics.noise import NOISE, NoisyPrivacy, check_ring, checked, deviation
 from coterie.aggregation.analytics.rule import HIGH, LARGEST_EXACT, LOW, SETTINGS, largest_of, shapes_of
 from coterie.aggregation.preparation.draft import Draft
 from coterie.aggregation.preparation.hashing import DIGITS, digits_of
@@ -107,7 +107,7 @@ class Survey:
         name: str = "survey",
         seed: int = 0,
         secure_aggregation: SecureAggregation | bool | None = None,
-        privacy: Noised | None = None,
+        privacy: NoisyPrivacy | None = None,
         **policy: Any,
     ) -> Experiment:
         """The experiment that asks ``clients`` clients in each round; `simulate` and `submit` take it.

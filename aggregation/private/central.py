@@ -8,7 +8,7 @@ update is noise alone: that a device failed changes the sum by no more than its 
 """
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -19,13 +19,11 @@ from coterie.privacy.dp.adaptive import next_clip
 from coterie.privacy.dp.clipping import clip
 from coterie.privacy.dp.matrix.factorisation import NoiseState, factorisation
 from coterie.privacy.dp.noise import gaussian
-from coterie.privacy.dp.noise.source import Source
+from coterie.privacy.dp.noise.source import NoiseSource
 from coterie.privacy.dp.rounds import round_noise
+from coterie.protocol.arrays import ArraysByName, Vector
 from coterie.protocol.mechanisms import MATRIX
 from coterie.protocol.privacy import UserLevel
-
-Vector = npt.NDArray[np.float64]
-State = Mapping[str, npt.NDArray[Any]]
 
 COUNT_AS_ZEROS = frozenset(("not_finite", "out_of_range"))
 """The codes by which an update is refused for its values elsewhere. Here it is of a device that is there, and a vector
@@ -68,7 +66,7 @@ class NoisedMean:
 
     mean: Vector
     clip: float
-    state: State = field(repr=False)
+    state: ArraysByName = field(repr=False)
 
 
 class ClippedSum:
@@ -80,7 +78,7 @@ class ClippedSum:
     therefore exact, and the same vectors, seed and state give the same bytes in any order of the vectors.
     """
 
-    def __init__(self, length: int, terms: CentralNoise, state: State) -> None:
+    def __init__(self, length: int, terms: CentralNoise, state: ArraysByName) -> None:
         self._terms = terms
         self._state = state
         self._bound = clip_of(terms, state)
@@ -105,7 +103,7 @@ class ClippedSum:
 
 
 def noised_mean(
-    vectors: Iterable[npt.NDArray[np.floating[Any]]], length: int, terms: CentralNoise, state: State
+    vectors: Iterable[npt.NDArray[np.floating[Any]]], length: int, terms: CentralNoise, state: ArraysByName
 ) -> NoisedMean:
     """The noised mean of the vectors (each of this length, one per device), as `ClippedSum` guarantees it."""
     total = ClippedSum(length, terms, state)
@@ -114,7 +112,7 @@ def noised_mean(
     return total.noised()
 
 
-def noised_sum(total: Vector, bits: float, terms: CentralNoise, state: State) -> NoisedMean:
+def noised_sum(total: Vector, bits: float, terms: CentralNoise, state: ArraysByName) -> NoisedMean:
     """The noised mean of vectors that were shortened to `clip_of` before, by whoever makes sums that the coordinator
     may see, such as devices under masks.
 
@@ -122,7 +120,7 @@ def noised_sum(total: Vector, bits: float, terms: CentralNoise, state: State) ->
     """
     privacy, bound, length = terms.privacy, clip_of(terms, state), total.size
     plan = round_noise(privacy, terms.round, terms.rounds, cohort=terms.expected)
-    deviation, source = deviation_of(terms, bound, length), Source(terms.seed)
+    deviation, source = deviation_of(terms, bound, length), NoiseSource(terms.seed)
     kept: dict[str, npt.NDArray[Any]] = {}
     if privacy.mechanism in MATRIX:
         step = gaussian.grid(deviation)
@@ -136,7 +134,7 @@ def noised_sum(total: Vector, bits: float, terms: CentralNoise, state: State) ->
     return NoisedMean(total / terms.expected, bound, kept)
 
 
-def noised_groups(totals: Sequence[Vector], terms: CentralNoise, state: State) -> tuple[Vector, ...]:
+def noised_groups(totals: Sequence[Vector], terms: CentralNoise, state: ArraysByName) -> tuple[Vector, ...]:
     """The noised mean of each group of a round, from sums of vectors that were shortened to `clip_of` before.
 
     Every sum gets the noise of a whole round, its own. A device is in one group, and who is in which has nothing to do
@@ -150,7 +148,7 @@ def noised_groups(totals: Sequence[Vector], terms: CentralNoise, state: State) -
     return tuple(found)
 
 
-def clip_of(terms: CentralNoise, state: State) -> float:
+def clip_of(terms: CentralNoise, state: ArraysByName) -> float:
     """The norm to which this round's vectors are shortened: the one asked for, or where quantiles have moved it."""
     return float(state[CLIP][0]) if CLIP in state else terms.privacy.clip
 
@@ -170,7 +168,7 @@ def deviation_of(terms: CentralNoise, bound: float, length: int) -> float:
 
 
 def _correlated(
-    terms: CentralNoise, state: State, deviation: float, length: int, source: Source
+    terms: CentralNoise, state: ArraysByName, deviation: float, length: int, source: NoiseSource
 ) -> tuple[Vector, dict[str, npt.NDArray[Any]]]:
     """The noise of this round's row, and what the rows after it need. Rows of rounds that released nothing are drawn
     and passed over.

@@ -5,19 +5,18 @@ that leaves a client may depend on it but under noise: an update with anything t
 metric sums are zeros, the weight is one and steps are none, whatever became of the training.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from coterie.protocol.arrays import ArraysByName, FloatArrays
 from coterie.protocol.finite import all_finite
 from coterie.protocol.metrics import METRICS
 from coterie.protocol.sections import SectionSpec
 
-Sections = Mapping[str, npt.NDArray[Any]]
-State = Mapping[str, npt.NDArray[np.float32]]
 WEIGHT, STEPS = 1, 0
 """What every update under a promise claims."""
 NOT_FINITE = frozenset(("metric_invalid", "not_finite"))
@@ -34,11 +33,13 @@ class Contribution:
     """
 
     sections: dict[str, npt.NDArray[Any]] = field(repr=False)
-    state: State = field(repr=False)
+    state: FloatArrays = field(repr=False)
     usable: bool
 
 
-def contribution(specs: Sequence[SectionSpec], sections: Sections, *, before: State, after: State) -> Contribution:
+def contribution(
+    specs: Sequence[SectionSpec], sections: ArraysByName, *, before: FloatArrays, after: FloatArrays
+) -> Contribution:
     """The sections of a training, of which those that are not about metrics are zeros if any of them is not finite,
     leaves its public range or has another length.
 
@@ -52,7 +53,7 @@ def contribution(specs: Sequence[SectionSpec], sections: Sections, *, before: St
     return Contribution(sections=told, state=kept, usable=True)
 
 
-def zeros(specs: Sequence[SectionSpec], before: State) -> Contribution:
+def zeros(specs: Sequence[SectionSpec], before: FloatArrays) -> Contribution:
     """What stands in for a training that cannot be used: zeros, or the numbers nearest to them in a public range."""
     return Contribution(sections={spec.name: _zeros_of(spec) for spec in specs}, state=before, usable=False)
 

@@ -3,7 +3,7 @@
 from collections.abc import Collection
 
 from coterie.aggregation.private.shared_noise import measured
-from coterie.privacy.dp.events import Event
+from coterie.privacy.dp.events import PrivacyEvent
 from coterie.privacy.dp.rounds import Draws, RoundCost, round_cost
 from coterie.protocol.mechanisms import DISTRIBUTED
 from coterie.protocol.privacy import Privacy, UserLevel
@@ -36,7 +36,7 @@ def cost_of(
     released: Collection[int],
     length: int,
     draws: Draws | None = None,
-) -> tuple[Event, ...]:
+) -> tuple[PrivacyEvent, ...]:
     """What a round adds to what the rounds before have cost.
 
     released: those of them that are paid for.

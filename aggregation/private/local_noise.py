@@ -4,20 +4,17 @@ The change of the weights is made safe by `coterie.privacy.dp.local` before any 
 zeros, the weight is one and steps are none, so that nothing else of the device's rows leaves it.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from coterie.aggregation.plan.manifest import DELTA, METRICS, Manifest
 from coterie.errors import PlanRefused
 from coterie.privacy.dp.local import privatise
-from coterie.privacy.dp.noise.source import Source
+from coterie.privacy.dp.noise.source import NoiseSource
+from coterie.protocol.arrays import ArraysByName
 from coterie.protocol.claims import LocalTerms
 from coterie.protocol.privacy import LocalLevel, Privacy
-
-Sections = Mapping[str, npt.NDArray[Any]]
 
 
 def local_terms(privacy: Privacy | None) -> LocalTerms | None:
@@ -46,7 +43,7 @@ def level_of(terms: LocalTerms) -> LocalLevel:
     )
 
 
-def privatised(manifest: Manifest, sections: Sections, terms: LocalTerms, source: Source) -> dict[str, Any]:
+def privatised(manifest: Manifest, sections: ArraysByName, terms: LocalTerms, source: NoiseSource) -> dict[str, Any]:
     """The sections as they may leave the device.
 
     source: a fresh key, of the device's own, for this update alone.

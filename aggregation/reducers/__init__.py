@@ -1,7 +1,7 @@
 """Reducers: rules that turn the updates of a round into one aggregate. `reducer` reads their text."""
 
 from coterie.aggregation.reducers.aggregate import aggregate
-from coterie.aggregation.reducers.reducer import Accumulator, Chunks, Needs, Reducer, Vector
+from coterie.aggregation.reducers.reducer import Accumulator, Chunks, Reducer, ReducerInput, Vector
 from coterie.aggregation.reducers.source import InMemory, UpdateSource
 from coterie.aggregation.reducers.text import RULES, STEPS, reducer
 
@@ -11,7 +11,7 @@ __all__ = [
     "Accumulator",
     "Chunks",
     "InMemory",
-    "Needs",
+    "ReducerInput",
     "Reducer",
     "UpdateSource",
     "Vector",

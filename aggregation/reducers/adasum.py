@@ -9,7 +9,7 @@ import numpy as np
 
 from coterie.aggregation.reducers.part import Combination
 from coterie.aggregation.reducers.reducer import Vector
-from coterie.aggregation.reducers.source import Matrix
+from coterie.protocol.arrays import Matrix
 
 
 def adasum() -> Combination:

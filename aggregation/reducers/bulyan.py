@@ -11,7 +11,7 @@ import numpy.typing as npt
 from coterie.aggregation.reducers.coordinates import around_the_median
 from coterie.aggregation.reducers.krum import scores
 from coterie.aggregation.reducers.part import ByCoordinate
-from coterie.aggregation.reducers.source import Matrix
+from coterie.protocol.arrays import Matrix
 
 
 def bulyan(f: int) -> ByCoordinate:

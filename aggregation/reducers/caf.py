@@ -12,8 +12,8 @@ import numpy as np
 
 from coterie.aggregation.reducers.part import Combination
 from coterie.aggregation.reducers.reducer import Vector
-from coterie.aggregation.reducers.source import Matrix
 from coterie.aggregation.reducers.spectrum import largest_count
+from coterie.protocol.arrays import Matrix
 
 # Multiplications of the eigenvectors of up to 2f matrices: about a minute.
 MOST_WORK = 1e11

@@ -9,7 +9,7 @@ import numpy as np
 
 from coterie.aggregation.reducers.part import Combination
 from coterie.aggregation.reducers.reducer import Vector
-from coterie.aggregation.reducers.source import Matrix
+from coterie.protocol.arrays import Matrix
 
 
 def centered_clipping(tau: float = 100.0, iterations: int = 1) -> Combination:

@@ -10,7 +10,8 @@ import numpy.typing as npt
 
 from coterie.aggregation.reducers.part import Combination
 from coterie.aggregation.reducers.reducer import Vector
-from coterie.aggregation.reducers.source import Matrix, distances
+from coterie.aggregation.reducers.source import distances
+from coterie.protocol.arrays import Matrix
 
 
 def scores(products: Matrix, attackers: int) -> Vector:

@@ -9,7 +9,8 @@ import numpy as np
 
 from coterie.aggregation.reducers.part import Combination
 from coterie.aggregation.reducers.reducer import Vector
-from coterie.aggregation.reducers.source import Matrix, distances
+from coterie.aggregation.reducers.source import distances
+from coterie.protocol.arrays import Matrix
 
 
 def monna(f: int) -> Combination:

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.aggregation.reducers.reducer import Reference, Vector
-from coterie.aggregation.reducers.source import Matrix
+from coterie.protocol.arrays import Matrix
 
 Lanes = npt.NDArray[np.float32]
 """``[columns, n]``: for each coordinate the values of all updates, sorted."""
@@ -21,7 +21,7 @@ Lanes = npt.NDArray[np.float32]
 MAJORITY = "with f attackers allowed for, 2f ≥ n leaves no honest majority to follow"
 """Why most parts need as many updates as they do."""
 
-Draw = Callable[[], np.random.Generator]
+GeneratorFactory = Callable[[], np.random.Generator]
 """A generator that the updates decide; see `coterie.aggregation.reducers.source.generator`."""
 
 
@@ -34,7 +34,7 @@ class MixingStep:
     up_to(m): how many it takes at most to give no more than m.
     """
 
-    mix: Callable[[Matrix, Draw], Matrix]
+    mix: Callable[[Matrix, GeneratorFactory], Matrix]
     fewest: int = 1
     because: str = MAJORITY
     before: Callable[[int], int] = lambda count: count

@@ -9,16 +9,8 @@ import numpy.typing as npt
 from coterie import errors
 from coterie.aggregation.reducers.part import ByCoordinate, Combination, MixingStep, UpdateRule
 from coterie.aggregation.reducers.reducer import Reference, Vector
-from coterie.aggregation.reducers.source import (
-    Beside,
-    Block,
-    Matrix,
-    UpdateSource,
-    check_finite,
-    combine,
-    generator,
-    gram,
-)
+from coterie.aggregation.reducers.source import Beside, Block, UpdateSource, check_finite, combine, generator, gram
+from coterie.protocol.arrays import Matrix
 
 # Elements of a block of lanes: sorted where they lie in cache.
 LANES = 1 << 18

@@ -9,9 +9,9 @@ import numpy.typing as npt
 
 from coterie import errors
 from coterie.aggregation.reducers.source import UpdateSource
-from coterie.aggregation.reducers.vector import Vector
+from coterie.protocol.arrays import Vector
 
-Needs = Literal["sums", "updates"]
+ReducerInput = Literal["sums", "updates"]
 """What a rule must see: sums over updates, which a tree of aggregators can form, or every single update."""
 Reference = Literal["trusted", "previous"]
 """One more vector that a rule sees: an update that the caller trusts, without which the rule says nothing, or the
@@ -59,7 +59,7 @@ class Reducer:
     add: Callable[[Accumulator, Chunks, float], Accumulator]
     merge: Callable[[Accumulator, Accumulator], Accumulator]
     result: Callable[[Accumulator], Vector]
-    needs: Needs = "sums"
+    needs: ReducerInput = "sums"
     fewest: int = 1
     over: Callable[[UpdateSource], Vector] | None = None
     reference: Reference | None = None

@@ -14,8 +14,8 @@ import numpy.typing as npt
 
 from coterie.aggregation.reducers.part import Combination
 from coterie.aggregation.reducers.reducer import Vector
-from coterie.aggregation.reducers.source import Matrix
 from coterie.aggregation.reducers.spectrum import largest_count
+from coterie.protocol.arrays import Matrix
 
 # Sets times the cube of their size: some ten seconds.
 MOST_WORK = 1e9

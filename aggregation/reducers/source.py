@@ -13,10 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie import errors
-from coterie.aggregation.reducers.vector import Vector
+from coterie.protocol.arrays import Matrix, Vector
 
 Block = npt.NDArray[np.float32]
-Matrix = npt.NDArray[np.float64]
 
 # Columns of a product: enough for BLAS to be at its best, few enough that float32 sums stay short.
 STRIP = 1 << 14

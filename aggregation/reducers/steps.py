@@ -4,9 +4,10 @@ matrix that mixes them, from their Gram matrix.
 
 import numpy as np
 
-from coterie.aggregation.reducers.part import Combination, Draw, MixingStep
+from coterie.aggregation.reducers.part import Combination, GeneratorFactory, MixingStep
 from coterie.aggregation.reducers.reducer import Vector
-from coterie.aggregation.reducers.source import Matrix, distances
+from coterie.aggregation.reducers.source import distances
+from coterie.protocol.arrays import Matrix
 
 _TINY = float(np.finfo(np.float64).tiny)
 
@@ -30,7 +31,7 @@ def arc(f: int) -> MixingStep:
     2025, algorithm 2).
     """
 
-    def mix(products: Matrix, draw: Draw) -> Matrix:
+    def mix(products: Matrix, draw: GeneratorFactory) -> Matrix:
         count, norms = products.shape[0], np.sqrt(np.diagonal(products))
         clipped = int(2 * f / count * (count - f))
         return np.diag(shrink(norms, float(np.sort(norms)[count - clipped - 1])))
@@ -44,7 +45,7 @@ def nnm(f: int) -> MixingStep:
     order.
     """
 
-    def mix(products: Matrix, draw: Draw) -> Matrix:
+    def mix(products: Matrix, draw: GeneratorFactory) -> Matrix:
         keep = products.shape[0] - f
         near = np.argsort(distances(products), axis=1, kind="stable")[:, :keep]
         mixed = np.zeros_like(products)
@@ -62,7 +63,7 @@ def bucketing(s: int) -> MixingStep:
     know its group before all have sent. (Not from inner products: their last bits vary with order and machine.)
     """
 
-    def mix(products: Matrix, draw: Draw) -> Matrix:
+    def mix(products: Matrix, draw: GeneratorFactory) -> Matrix:
         count = products.shape[0]
         places = draw().permutation(count)
         mixed = np.zeros((-(-count // s), count))

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 
 from coterie.aggregation.report.panels import Panel, Points, Series
-from coterie.privacy.ledger.budget import Accountant, events_of
+from coterie.privacy.ledger.budget import TotalEpsilon, events_of
 from coterie.privacy.ledger.events import EACH, YEAR, Bound
 from coterie.privacy.ledger.state import Charge, CostState, State
 
@@ -13,7 +13,7 @@ _DELTA = 1e-5
 _SHOWN = 11
 
 
-def budget_panels(state: State, accountant: Accountant) -> tuple[Panel, ...]:
+def budget_panels(state: State, accountant: TotalEpsilon) -> tuple[Panel, ...]:
     """One panel of all that was spent, by the order of payment, then one for each experiment by its rounds, the newest
     experiments last.
 
@@ -21,7 +21,7 @@ def budget_panels(state: State, accountant: Accountant) -> tuple[Panel, ...]:
     Empty where nothing was spent.
     """
     spent = sorted(
-        (charge for charge in state.charges.values() if charge.standing is CostState.SPENT), key=lambda one: one.at
+        (charge for charge in state.charges.values() if charge.state is CostState.SPENT), key=lambda one: one.at
     )
     if not spent:
         return ()
@@ -35,7 +35,7 @@ def budget_panels(state: State, accountant: Accountant) -> tuple[Panel, ...]:
 
 
 def _panel(
-    title: str, charges: Sequence[Charge], places: Sequence[int], bound: Bound | None, accountant: Accountant
+    title: str, charges: Sequence[Charge], places: Sequence[int], bound: Bound | None, accountant: TotalEpsilon
 ) -> Panel:
     delta = bound.delta if bound else _DELTA
     points: list[tuple[int, float]] = []

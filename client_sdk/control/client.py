@@ -32,10 +32,10 @@ from coterie.protocol.control import (
     PolicyChange,
     PopulationCreate,
     PopulationView,
-    Role,
     RoundView,
     TokenCreate,
     TokenCreated,
+    TokenRole,
     TokenView,
 )
 from coterie.protocol.participants import Participant
@@ -157,7 +157,7 @@ class ControlClient:
         return read_message(TokenCreated, await self.create("/v1/tokens", request))
 
     async def role_token(
-        self, role: Role, population: str | None = None, *, ttl_s: int | None = None, name: str | None = None
+        self, role: TokenRole, population: str | None = None, *, ttl_s: int | None = None, name: str | None = None
     ) -> TokenCreated:
         """A token of a role on the control plane; docs/roles.md says what each role may do.
 

@@ -24,8 +24,8 @@ from coterie.protocol.control import (
     ModelView,
     PolicyChange,
     PopulationView,
-    Role,
     TokenCreated,
+    TokenRole,
     TokenView,
 )
 from coterie.protocol.schema import DataSchema
@@ -92,7 +92,7 @@ class Control:
         return self.portal.call(self.client.enrolment_token(population, uses=uses, ttl_s=ttl_s, name=name))
 
     def role_token(
-        self, role: Role, population: str | None = None, *, ttl_s: int | None = None, name: str | None = None
+        self, role: TokenRole, population: str | None = None, *, ttl_s: int | None = None, name: str | None = None
     ) -> TokenCreated:
         """A token of a role; see `ControlClient.role_token`."""
         return self.portal.call(self.client.role_token(role, population, ttl_s=ttl_s, name=name))

@@ -16,7 +16,7 @@ from coterie.client_sdk.device.database import ClientDatabase
 from coterie.errors import PolicyRefused
 from coterie.protocol.canonical import canonical_json, sha256_hex
 
-Message = Literal["keys", "shares", "masked", "agreement", "reveal"]
+MessageKind = Literal["keys", "shares", "masked", "agreement", "reveal"]
 AFTER_MASKING: Final = frozenset(("masked", "agreement", "reveal"))
 """Messages at which the coordinator may hold the masked vector, so that only it knows whether the round counts it."""
 
@@ -46,7 +46,7 @@ class AttemptRecord:
 
     attempt: str
     mode: str
-    message: Message
+    message: MessageKind
     body: str = field(repr=False)
     state: Mapping[str, Any] = field(repr=False)
     vector: str
@@ -108,7 +108,7 @@ class AttemptRows:
         return AttemptRecord(
             attempt=attempt,
             mode=mode,
-            message=cast(Message, message),
+            message=cast(MessageKind, message),
             body=body,
             state=cast(dict[str, Any], json.loads(state)),
             vector=vector,

@@ -10,7 +10,7 @@ from coterie.client_sdk.device.history import HistoryEntry
 from coterie.client_sdk.device.membership import Membership
 from coterie.client_sdk.device.policy import DevicePolicy
 from coterie.client_sdk.device.preview import DryRun
-from coterie.client_sdk.device.settings import AgentSettings, Listener, RunSummary
+from coterie.client_sdk.device.settings import AgentSettings, DeviceListener, RunSummary
 from coterie.client_sdk.device.trainers.base import Trainer
 from coterie.client_sdk.portal import Portal
 from coterie.client_sdk.rows.loading import DataSource
@@ -56,7 +56,7 @@ class Device:
         backoff: Backoff | None = None,
         ca: str | Path | None = None,
         endorsement: str | Path | None = None,
-        on_event: Listener = _ignore,
+        on_event: DeviceListener = _ignore,
     ) -> None:
         settings = AgentSettings(
             url=url,

@@ -13,8 +13,8 @@ from coterie.aggregation.deploy import inference_file
 from coterie.aggregation.plan.manifest import Manifest
 from coterie.client_sdk.device.lineage import same_chain
 from coterie.client_sdk.device.record import FILE, check_store, opened
-from coterie.client_sdk.device.trainers.base import Tensors
 from coterie.errors import ConfigurationError, InputError
+from coterie.protocol.arrays import FloatArrays
 from coterie.protocol.canonical import sha256_hex
 from coterie.protocol.device import Task
 from coterie.protocol.tensors import decode_tensors
@@ -66,7 +66,7 @@ def export_model(folder: Path, experiment: str) -> ExportedModel:
     manifest = Manifest.from_bytes(_read_cached(folder, task.plan.id))
     stage = manifest.stage("infer")
     frozen = None if manifest.frozen is None else decode_tensors(_read_cached(folder, manifest.frozen.sha256))
-    state: Tensors = {}
+    state: FloatArrays = {}
     if kept is not None:
         state = of_plan(decode_tensors((folder / "states" / f"{kept}.state").read_bytes()))
     data = inference_file(

@@ -15,7 +15,7 @@ from coterie.client_sdk.device.trainers.external import EvaluateResult, External
 from coterie.errors import DataError
 
 Scalar: TypeAlias = bool | bytes | float | int | str
-Arrays: TypeAlias = Sequence[NDArray[Any]]
+ArrayList: TypeAlias = Sequence[NDArray[Any]]
 
 
 class NumPyClient(Protocol):
@@ -26,7 +26,7 @@ class NumPyClient(Protocol):
 
     def fit(
         self, parameters: list[NDArray[Any]], config: dict[str, Scalar]
-    ) -> tuple[Arrays, int, Mapping[str, Scalar]]: ...
+    ) -> tuple[ArrayList, int, Mapping[str, Scalar]]: ...
 
     def evaluate(
         self, parameters: list[NDArray[Any]], config: dict[str, Scalar]

@@ -5,12 +5,11 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from coterie.protocol.arrays import ArrayDict
 from coterie.protocol.training import held_out
 
-Rows = dict[str, NDArray[Any]]
 
-
-def split(arrays: Mapping[str, NDArray[Any]], share: float) -> tuple[Rows, Rows]:
+def split(arrays: Mapping[str, NDArray[Any]], share: float) -> tuple[ArrayDict, ArrayDict]:
     """(rows to train on, rows held out) of arrays of one common length."""
     mask = held_out(len(next(iter(arrays.values()))), share)
     return {name: array[~mask] for name, array in arrays.items()}, {name: array[mask] for name, array in arrays.items()}

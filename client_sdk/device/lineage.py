@@ -23,7 +23,7 @@ CREATE TABLE IF NOT EXISTS lineages (
 MOST_ANSWERS: Final = 4096
 """So many answers with links a device reads for one task at most."""
 
-Ask = Callable[[str], Awaitable[Any]]
+Fetch = Callable[[str], Awaitable[Any]]
 """A signed GET of a target; its JSON."""
 
 
@@ -73,7 +73,7 @@ class Lineages:
         return None if row is None else Task.model_validate_json(row[0])
 
 
-async def check_lineage(task: Task, lineages: Lineages, ask: Ask) -> None:
+async def check_lineage(task: Task, lineages: Lineages, ask: Fetch) -> None:
     """Raise PolicyRefused (``lineage_broken``) unless the task's version is of the chain that this device remembers.
 
     What a training task shows is remembered when this returns. An evaluation's version may come to nothing, so it is
@@ -99,7 +99,7 @@ async def check_lineage(task: Task, lineages: Lineages, ask: Ask) -> None:
         lineages.remember(task.experiment, place)
 
 
-async def _require_one_chain(task: Task, place: ChainPlace, before: str, seen: ChainPlace, ask: Ask) -> None:
+async def _require_one_chain(task: Task, place: ChainPlace, before: str, seen: ChainPlace, ask: Fetch) -> None:
     """Raise unless what is told and what was seen are of one chain."""
     if place.plan != seen.plan:
         raise _broken("is that of another plan")
@@ -113,7 +113,7 @@ async def _require_one_chain(task: Task, place: ChainPlace, before: str, seen: C
         raise _broken(f"is incompatible with the version of round {seen.round} that this device has seen")
 
 
-async def _head_before(task: Task, known: ChainPlace, until: int, ask: Ask) -> str:
+async def _head_before(task: Task, known: ChainPlace, until: int, ask: Fetch) -> str:
     """The head before round ``until`` of the chain that goes on from a known version."""
     reached, after = known.head, known.round
     for _ in range(MOST_ANSWERS):

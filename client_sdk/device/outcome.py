@@ -12,10 +12,10 @@ from coterie.aggregation.fold.usable import require_weight
 from coterie.aggregation.plan.bundle import Plan
 from coterie.client_sdk.device.quiet import promised, under_masks
 from coterie.client_sdk.device.spending import Release
-from coterie.client_sdk.device.trainers.base import Tensors
 from coterie.errors import CoterieError
 from coterie.privacy.secagg.encoding import Binding, describe, encode
 from coterie.privacy.secagg.ring import RingVector
+from coterie.protocol.arrays import FloatArrays
 from coterie.protocol.codecs.table import choose
 from coterie.protocol.device import Task
 from coterie.protocol.secagg import SecureTerms
@@ -32,8 +32,8 @@ class PreparedTask:
 
     task: Task
     plan: Plan
-    weights: Tensors
-    frozen: Tensors
+    weights: FloatArrays
+    frozen: FloatArrays
     release: Release | None = None
 
 
@@ -58,7 +58,7 @@ class TaskResult:
     sizes: Mapping[str, int] = field(default_factory=dict[str, int])
     weight: int
     steps: int
-    client_state: Tensors = field(repr=False)
+    client_state: FloatArrays = field(repr=False)
     metrics: Mapping[str, float]
     seconds: float
     clipped: bool = False
@@ -66,7 +66,7 @@ class TaskResult:
     unusable: CoterieError | None = None
 
 
-def encoded(prepared: PreparedTask, finished: TaskResult, client_state: Tensors) -> TaskResult:
+def encoded(prepared: PreparedTask, finished: TaskResult, client_state: FloatArrays) -> TaskResult:
     """The same with the bytes, or the ring's numbers, of its sections.
 
     client_state: as it was, codecs' part and all.

@@ -11,7 +11,7 @@ from coterie.aggregation.private.local_noise import check_sections, level_of
 from coterie.errors import ArgumentValueError, ExperimentError, PolicyRefused
 from coterie.privacy.dp import distributed, local
 from coterie.privacy.dp.accounting import total_cost
-from coterie.privacy.dp.events import Approximate, Event, SampledGaussian
+from coterie.privacy.dp.events import Approximate, PrivacyEvent, SampledGaussian
 from coterie.privacy.dp.rounds import whole_cost
 from coterie.privacy.secagg.parameters import share_of
 from coterie.protocol.claims import LocalTerms, PrivacyTerms
@@ -53,7 +53,7 @@ def check_promise(task: Task, promise: PrivacyTerms, *, endorsed: int | None = N
         _check_shared(_secure_terms(task), promise, endorsed)
 
 
-def events_of(task: Task, promise: PrivacyTerms, manifest: Manifest) -> tuple[Event, ...]:
+def events_of(task: Task, promise: PrivacyTerms, manifest: Manifest) -> tuple[PrivacyEvent, ...]:
     """What the task's own noise costs, in a task that `check_promise` has passed; the whole claim where that trusts
     the coordinator.
 
@@ -147,7 +147,7 @@ def _secure_terms(task: Task) -> SecureTerms:
     return task.secure
 
 
-def _of_rows(manifest: Manifest) -> tuple[Event, ...]:
+def _of_rows(manifest: Manifest) -> tuple[PrivacyEvent, ...]:
     """One training by steps that the plan noises."""
     draws, private = manifest.training.draws(), manifest.training.private
     if draws is None or private is None:
@@ -158,7 +158,7 @@ def _of_rows(manifest: Manifest) -> tuple[Event, ...]:
     return (SampledGaussian(private.noise_multiplier, draws.rate, draws.steps), *fails)
 
 
-def _of_upload(terms: LocalTerms) -> tuple[Event, ...]:
+def _of_upload(terms: LocalTerms) -> tuple[PrivacyEvent, ...]:
     """One upload that the device noises by itself."""
     try:
         return whole_cost(level_of(terms), 1, cohort=1)
@@ -166,7 +166,7 @@ def _of_upload(terms: LocalTerms) -> tuple[Event, ...]:
         raise _refusal(f"rests on noise that cannot be made: {error.message}") from error
 
 
-def _of_a_sum(terms: SecureTerms) -> Event:
+def _of_a_sum(terms: SecureTerms) -> PrivacyEvent:
     """One sum that a cohort noises together."""
     section = terms.sections[-1]
     if terms.noise is None:

@@ -25,7 +25,7 @@ from coterie.compute.runtime.verdict import Identity, Verdict
 from coterie.errors import CoterieError
 
 AUTO = "auto"
-State: TypeAlias = Literal["trusted", "quarantined", "absent", "chosen", "refused", "failed"]
+ProviderState: TypeAlias = Literal["trusted", "quarantined", "absent", "chosen", "refused", "failed"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +37,7 @@ class ProviderNews:
     """
 
     provider: str
-    state: State
+    state: ProviderState
     reason: str = ""
     seconds: Mapping[str, float] | None = None
     steps: int | None = None
@@ -117,7 +117,7 @@ class DeviceProviders:
         """A provider does not load a graph of a plan that it computes otherwise; the CPU runs that one."""
         self._add_news(provider, "refused", reason)
 
-    def _add_news(self, provider: str, state: State, reason: str, **more: Any) -> None:
+    def _add_news(self, provider: str, state: ProviderState, reason: str, **more: Any) -> None:
         self._news.append(ProviderNews(provider=provider, state=state, reason=reason, **more))
 
     def _computes(self, provider: Provider) -> None:
@@ -164,7 +164,7 @@ class DeviceProviders:
                 self._add_news(self._wish, "absent", absent)
             known = verdicts(others, self._remembered, trial=self._trial)
             for provider, verdict in known.items():
-                state: State = "trusted" if verdict.trusted else "quarantined"
+                state: ProviderState = "trusted" if verdict.trusted else "quarantined"
                 fresh = None if verdict.identity in self._remembered else verdict
                 if verdict.identity not in self._suspects:  # who was told of already
                     self._add_news(provider.name, state, verdict.reason, verdict=fresh)

@@ -21,7 +21,7 @@ from coterie.client_sdk.device.signed import SignedLink
 from coterie.client_sdk.device.spending import FILE as LEDGER
 from coterie.client_sdk.device.spending import PrivacyLedger, Release
 from coterie.client_sdk.device.store import DeviceStore, InFlight
-from coterie.client_sdk.device.trainers.base import Stopped, Tensors, Trainer
+from coterie.client_sdk.device.trainers.base import Stopped, Trainer
 from coterie.client_sdk.device.upload import upload
 from coterie.client_sdk.device.work import check_assignment, prepare, work
 from coterie.client_sdk.http import is_transient, parsed
@@ -35,6 +35,7 @@ from coterie.errors import (
     SecureAggregationRefused,
     StorageError,
 )
+from coterie.protocol.arrays import FloatArrays
 from coterie.protocol.canonical import parse_json, sha256_hex
 from coterie.protocol.device import Abort, Progress, Task
 
@@ -227,7 +228,7 @@ class TaskRunner:
 
         await check_lineage(task, self.store.lineages, ask)
 
-    def client_state(self, task: Task) -> Tensors:
+    def client_state(self, task: Task) -> FloatArrays:
         """The experiment's committed client state, if it was made in the task's chain of versions; else none."""
         made = self.store.lineages.made_in(task.experiment)
         if made is None or same_chain(task, made):

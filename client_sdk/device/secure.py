@@ -22,12 +22,12 @@ from typing import Any, Final, Protocol, TypeVar
 
 import numpy as np
 
-from coterie.client_sdk.device.attempts import AFTER_MASKING, AttemptRecord, Message
+from coterie.client_sdk.device.attempts import AFTER_MASKING, AttemptRecord, MessageKind
 from coterie.client_sdk.device.backoff import Backoff, after_failure
 from coterie.client_sdk.device.faults import DeviceFaults
 from coterie.client_sdk.device.signed import SignedLink
 from coterie.client_sdk.device.store import DeviceStore
-from coterie.client_sdk.device.trainers.base import Stopped, Tensors
+from coterie.client_sdk.device.trainers.base import Stopped
 from coterie.client_sdk.device.upload import PIECE, upload
 from coterie.client_sdk.http import is_transient, parsed
 from coterie.errors import InternalError, PolicyRefused, RemoteError, SecureAggregationRefused, StorageError
@@ -39,6 +39,7 @@ from coterie.privacy.secagg.masked_file import MaskedHeader, encode_masked
 from coterie.privacy.secagg.ring import WORD, RingVector
 from coterie.privacy.secagg.roster import model_digest
 from coterie.privacy.secagg.survivors import from_bits
+from coterie.protocol.arrays import FloatArrays
 from coterie.protocol.canonical import canonical_json, parse_json, sha256_hex
 from coterie.protocol.conversion import to_json
 from coterie.protocol.device import Task
@@ -58,7 +59,7 @@ AWAITED: Final[Mapping[str, type[ToClient]]] = {
     "outcome": Outcome,
 }
 """What the machine waits for -> the message that the coordinator's path of that name answers."""
-ANSWERS: Final[Mapping[str, Message]] = {"Shares": "shares", "Agreement": "agreement", "Reveal": "reveal"}
+ANSWERS: Final[Mapping[str, MessageKind]] = {"Shares": "shares", "Agreement": "agreement", "Reveal": "reveal"}
 OVER: Final = "attempt_over"
 _TOO_LATE: Final = "phase_over"
 _STOP_LOOKS_S: Final = 0.2
@@ -116,7 +117,7 @@ class SecureCourier:
     rng: random.Random = field(default_factory=random.SystemRandom)
     before_masked: Callable[[Task], Awaitable[None]] = _no_answer
 
-    def begin(self, task: Task, vector: RingVector, client_state: Tensors, *, weight: int, steps: int) -> None:
+    def begin(self, task: Task, vector: RingVector, client_state: FloatArrays, *, weight: int, steps: int) -> None:
         """Make the task's vector and the first state of its attempt durable; nothing is sent yet."""
         terms = _terms(task)
         data = vector.astype(WORD, copy=False).tobytes()

@@ -14,7 +14,7 @@ from coterie.client_sdk.lean_httpx import httpx
 from coterie.client_sdk.rows.loading import DataSource
 from coterie.protocol.endorsements import Endorsement
 
-Listener = Callable[[Mapping[str, Any]], None]
+DeviceListener = Callable[[Mapping[str, Any]], None]
 
 
 @dataclass(kw_only=True)
@@ -58,7 +58,7 @@ class AgentSettings:
     backoff: Backoff = field(default_factory=Backoff)
     ca: str | Path | None = None
     endorsement: Endorsement | None = None
-    on_event: Listener = lambda event: None
+    on_event: DeviceListener = lambda event: None
     transport: httpx.AsyncBaseTransport | None = None
     rng: random.Random = field(default_factory=random.SystemRandom)
     piece: int = PIECE

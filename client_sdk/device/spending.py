@@ -31,7 +31,7 @@ from coterie.client_sdk.device.promise import HINT, events_of
 from coterie.errors import ConfigurationError, InputError, PolicyRefused
 from coterie.privacy.dp import loss_distribution
 from coterie.privacy.dp.accounting import Accountant, total_cost
-from coterie.privacy.dp.events import Approximate, Concentrated, Event, Gaussian, event_from_json
+from coterie.privacy.dp.events import Approximate, Concentrated, Gaussian, PrivacyEvent, event_from_json
 from coterie.protocol.canonical import canonical_json
 from coterie.protocol.claims import PrivacyTerms
 from coterie.protocol.device import Task
@@ -74,7 +74,7 @@ class Release:
     population: str
     experiment: str
     promise: PrivacyTerms
-    events: tuple[Event, ...]
+    events: tuple[PrivacyEvent, ...]
     once: bool
     device: str = ""
 
@@ -225,7 +225,7 @@ class PrivacyLedger:
             raise storage_error(self.path, error) from error
 
 
-def epsilon_of(events: Iterable[Event], delta: float, *, accountant: Accountant = "auto") -> float:
+def epsilon_of(events: Iterable[PrivacyEvent], delta: float, *, accountant: Accountant = "auto") -> float:
     """What events of one or of several experiments cost together at a delta; infinite where their own deltas are more.
 
     Claims of (epsilon, delta) add up, and so do they and whatever the rest costs at what they leave of delta.
@@ -240,7 +240,7 @@ def epsilon_of(events: Iterable[Event], delta: float, *, accountant: Accountant 
     return epsilon + total_cost(rest, left, accountant=accountant).epsilon if 0 < left < 1 else math.inf
 
 
-def _fits_limit(events: Sequence[Event], delta: float, limit: float) -> bool:
+def _fits_limit(events: Sequence[PrivacyEvent], delta: float, limit: float) -> bool:
     """Whether events cost no more than a limit. The quick bound often says so, and spares the exact one's second."""
     return epsilon_of(events, delta, accountant="rdp") <= limit or epsilon_of(events, delta) <= limit
 
@@ -252,7 +252,7 @@ class _Row(NamedTuple):
     coordinator: str
     experiment: str
     once: bool
-    events: tuple[Event, ...]
+    events: tuple[PrivacyEvent, ...]
     promise: tuple[float, float] | None
     device: str
 
@@ -290,7 +290,7 @@ def _require_limits(database: sqlite3.Connection, release: Release, policy: Devi
         )
 
 
-def _excess(events: Iterable[Event]) -> float:
+def _excess(events: Iterable[PrivacyEvent]) -> float:
     """By which factor this device's own bound may be above the price that a coordinator can compute."""
     bounded = all(isinstance(event, Gaussian | Concentrated | Approximate) for event in events)
     return _ROUNDING if bounded or loss_distribution.available() else RENYI_EXCESS
@@ -317,10 +317,10 @@ def _rows(database: sqlite3.Connection) -> list[_Row]:
         raise sqlite3.DatabaseError(f"a row cannot be read: {error}") from error
 
 
-def _events(rows: Iterable[_Row]) -> list[Event]:
+def _events(rows: Iterable[_Row]) -> list[PrivacyEvent]:
     """All events, the claim of an experiment once for each device however many tasks it had."""
-    claims: dict[tuple[str, str, tuple[Event, ...]], set[str]] = {}
-    found: list[Event] = []
+    claims: dict[tuple[str, str, tuple[PrivacyEvent, ...]], set[str]] = {}
+    found: list[PrivacyEvent] = []
     for row in rows:
         if row.once:
             claims.setdefault((row.coordinator, row.experiment, row.events), set()).add(row.device)

@@ -49,12 +49,11 @@ from coterie.client_sdk.device.lineage import Lineages
 from coterie.client_sdk.device.verdicts import SCHEMA as VERDICTS
 from coterie.client_sdk.device.verdicts import Verdicts
 from coterie.errors import InternalError
+from coterie.protocol.arrays import FloatArrays
 from coterie.protocol.files import storage_error, write_durably
 from coterie.protocol.private_files import make_private_folder
 from coterie.protocol.signing import SigningKey
 from coterie.protocol.tensors import decode_tensors, encode_tensors
-
-Tensors = dict[str, NDArray[np.float32]]
 
 STATES: Final[Mapping[str, tuple[str, ...]]] = {
     "leased": ("stored", "attempt", "failed"),
@@ -283,7 +282,7 @@ class DeviceStore:
             self._sweep()
         return recorded
 
-    def client_state(self, experiment: str) -> Tensors:
+    def client_state(self, experiment: str) -> FloatArrays:
         """The experiment's committed client state; empty when there is none yet."""
         row = self._database.execute("SELECT task FROM client_states WHERE experiment = ?", (experiment,)).fetchone()
         if row is None:

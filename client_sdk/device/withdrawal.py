@@ -35,12 +35,12 @@ KEPT: Final[Mapping[str, str]] = MappingProxyType(
 class EndedMembership:
     """A membership that is over on this machine.
 
-    kept: the files that stay.
+    remaining_files: the files that stay.
     """
 
     membership: StoredMembership
     key: SigningKey
-    kept: tuple[Path, ...]
+    remaining_files: tuple[Path, ...]
 
 
 def stop_here(folder: Path, ledger: Path | None = None) -> EndedMembership:

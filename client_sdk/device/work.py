@@ -26,11 +26,12 @@ from coterie.client_sdk.device.policy import DevicePolicy
 from coterie.client_sdk.device.promise import check_own_noise, check_steps
 from coterie.client_sdk.device.quiet import as_coterie_error, hides, promised, train_quietly, under_masks
 from coterie.client_sdk.device.spending import PrivacyLedger, Release
-from coterie.client_sdk.device.trainers.base import LocalTask, LocalWork, Tensors, Trainer, TrainOptions
+from coterie.client_sdk.device.trainers.base import LocalTask, LocalWork, Trainer, TrainOptions
 from coterie.client_sdk.rows.loading import blank_rows
 from coterie.errors import CoterieError, PlanRefused, PolicyRefused, UpdateRefused
-from coterie.privacy.dp.noise.source import Source
+from coterie.privacy.dp.noise.source import NoiseSource
 from coterie.privacy.secagg.encoding import describe
+from coterie.protocol.arrays import FloatArrays
 from coterie.protocol.checked_rows import CheckedRows
 from coterie.protocol.codecs.table import choose
 from coterie.protocol.device import Task
@@ -105,7 +106,7 @@ async def prepare(
         await asyncio.to_thread(ledger.check, release, policy)
     at("downloading")
     weights = await _tensors(blobs, task.model.sha256, task.model.size, plan.manifest.layout, policy)
-    frozen: Tensors = {}
+    frozen: FloatArrays = {}
     if plan.manifest.frozen is not None:
         frozen = await _tensors(blobs, plan.manifest.frozen.sha256, None, plan.manifest.frozen.layout, policy)
     return PreparedTask(task=task, plan=plan, weights=weights, frozen=frozen, release=release)
@@ -136,7 +137,7 @@ def work(
     membership: Membership,
     policy: DevicePolicy,
     trainer: Trainer,
-    client_state: Tensors,
+    client_state: FloatArrays,
     *,
     on_step: Callable[[int], None] = lambda steps: None,
 ) -> TaskResult:
@@ -170,7 +171,7 @@ def _do_work(
     membership: Membership,
     policy: DevicePolicy,
     trainer: Trainer,
-    client_state: Tensors,
+    client_state: FloatArrays,
     on_step: Callable[[int], None],
 ) -> TaskResult:
     """See `work`."""
@@ -206,7 +207,7 @@ def _do_work(
         whole=task.kind == "train" and (promised(task) or task.secure is not None),
         read=read.read if isinstance(read, CheckedRows) else 0,
     )
-    kept: Tensors = {}
+    kept: FloatArrays = {}
     slices: Mapping[str, Slices] = {}
     unusable: CoterieError | None = None
     begun = time.monotonic()
@@ -215,7 +216,7 @@ def _do_work(
         sections, weight, steps, kept = quiet.put_in.sections, WEIGHT, STEPS, quiet.put_in.state
         means, unusable = quiet.metrics, quiet.unusable
         if task.local is not None:
-            sections = privatised(plan.manifest, sections, task.local, Source.fresh())
+            sections = privatised(plan.manifest, sections, task.local, NoiseSource.fresh())
     elif task.kind == "train":
         result = trainer.train(given)
         # A trainer of the owner's need not know of the caps.
@@ -267,7 +268,9 @@ def seed_of(task: Task) -> int:
     return task.seed if task.secure is None else secrets.randbits(_SEED_BITS)
 
 
-def _empty_result(prepared: PreparedTask, client_state: Tensors, *, why: CoterieError, seconds: float) -> TaskResult:
+def _empty_result(
+    prepared: PreparedTask, client_state: FloatArrays, *, why: CoterieError, seconds: float
+) -> TaskResult:
     """What goes under the masks for work that came to nothing: zeros that weigh nothing. Raises as `encoded` does."""
     specs = prepared.plan.manifest.sections_for(prepared.task.kind)
     silent = zeros(specs, of_plan(client_state))
@@ -284,7 +287,9 @@ def _empty_result(prepared: PreparedTask, client_state: Tensors, *, why: Coterie
     return encoded(prepared, finished, client_state)
 
 
-async def _tensors(blobs: BlobCache, sha256: str, size: int | None, layout: Layout, policy: DevicePolicy) -> Tensors:
+async def _tensors(
+    blobs: BlobCache, sha256: str, size: int | None, layout: Layout, policy: DevicePolicy
+) -> FloatArrays:
     """The float32 tensors of a blob, exactly those of the layout, all finite."""
     data = await blobs.fetch(sha256, limit=policy.max_download_bytes, size=size, delta="from_held")
     tensors = decode_tensors(data, TensorLimits(max_bytes=policy.max_download_bytes, dtypes=frozenset({"F32"})))

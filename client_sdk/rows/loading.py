@@ -16,17 +16,17 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.client_sdk.rows.pipeline import Pipeline, rows_of
+from coterie.client_sdk.rows.pipeline import RowPipeline, rows_of
 from coterie.compute.data.sources.csv.source import CsvSource
 from coterie.compute.data.sources.npz import DAMAGE, opened_npz, unreadable
 from coterie.errors import DataError
+from coterie.protocol.arrays import ArraysByName
 from coterie.protocol.checked_rows import CheckedRows
 from coterie.protocol.frames import Frame, as_columns, columns_of, is_frame
 from coterie.protocol.rows import check_left
 from coterie.protocol.schema import DataSchema
 
-Arrays = Mapping[str, NDArray[Any]]
-DataSource = str | Path | Arrays | Frame | Pipeline | Callable[[DataSchema], Arrays | Frame]
+DataSource = str | Path | ArraysByName | Frame | RowPipeline | Callable[[DataSchema], ArraysByName | Frame]
 
 
 def load_data(source: DataSource, schema: DataSchema) -> CheckedRows:
@@ -56,8 +56,8 @@ def load_fitting(source: DataSource, schema: DataSchema) -> CheckedRows:
     if is_frame(source):
         return schema.fitting(columns_of(source, _describe(source)), _describe(source))
     if isinstance(source, Mapping):
-        return schema.fitting(cast(Arrays, source), "the arrays given")
-    if isinstance(source, Pipeline):
+        return schema.fitting(cast(ArraysByName, source), "the arrays given")
+    if isinstance(source, RowPipeline):
         return schema.fitting(rows_of(source, schema), _describe(source))
     if callable(source):
         return schema.fitting(_call_source(source, schema), _describe(source))
@@ -78,7 +78,7 @@ def load_evaluation(source: DataSource | None, schema: DataSchema) -> Mapping[st
     if source is None:
         return None
     if isinstance(source, Mapping) or is_frame(source):
-        return schema.check(cast(Arrays, as_columns(source, "evaluation")), "evaluation")
+        return schema.check(cast(ArraysByName, as_columns(source, "evaluation")), "evaluation")
     return load_data(source, schema)
 
 
@@ -94,10 +94,10 @@ def _describe(source: object) -> str:
         return "the table given"
     if isinstance(source, Mapping):
         return "the arrays given"
-    if isinstance(source, Pipeline):
+    if isinstance(source, RowPipeline):
         return "the pipeline given"
     if callable(source):
-        return _describe_function(cast(Callable[..., Arrays | Frame], source))
+        return _describe_function(cast(Callable[..., ArraysByName | Frame], source))
     return str(source) if _is_entry_point(str(source)) else Path(str(source)).name
 
 
@@ -106,7 +106,7 @@ def check_source(source: object, what: str) -> None:
 
     what: whose it is, for the message.
     """
-    if not (isinstance(source, str | os.PathLike | Mapping | Pipeline) or is_frame(source) or callable(source)):
+    if not (isinstance(source, str | os.PathLike | Mapping | RowPipeline) or is_frame(source) or callable(source)):
         raise DataError(
             f"{what} must be arrays by feature and label name, a file or a function, not a {type(source).__name__}.",
             hint='Give a mapping such as {"x": x, "y": y}, a file or folder, "module:function", a function, or a '
@@ -120,7 +120,7 @@ def _is_entry_point(source: str) -> bool:
     return bool(colon) and all(part.isidentifier() for part in module.split(".")) and function.isidentifier()
 
 
-def _imported(source: str) -> Callable[[DataSchema], Arrays | Frame]:
+def _imported(source: str) -> Callable[[DataSchema], ArraysByName | Frame]:
     module, _, function = source.partition(":")
     # A script's own folder is on the path, that of an installed command is not; its user expects the working folder
     # there.
@@ -139,10 +139,10 @@ def _imported(source: str) -> Callable[[DataSchema], Arrays | Frame]:
         sys.path.remove(os.getcwd())
     if not callable(found):
         raise DataError(f"{source}: the module has no function {function!r}.", code="data_missing")
-    return cast(Callable[[DataSchema], Arrays | Frame], found)
+    return cast(Callable[[DataSchema], ArraysByName | Frame], found)
 
 
-def _call_source(function: Callable[..., Arrays | Frame], schema: DataSchema) -> Arrays:
+def _call_source(function: Callable[..., ArraysByName | Frame], schema: DataSchema) -> ArraysByName:
     takes_schema = any(
         parameter.default is parameter.empty
         and parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
@@ -158,7 +158,7 @@ def _call_source(function: Callable[..., Arrays | Frame], schema: DataSchema) ->
     return {str(name): np.asarray(value) for name, value in cast(Mapping[object, Any], arrays).items()}
 
 
-def _describe_function(function: Callable[..., Arrays | Frame]) -> str:
+def _describe_function(function: Callable[..., ArraysByName | Frame]) -> str:
     return f"function {getattr(function, '__qualname__', repr(function))}"
 
 
@@ -179,7 +179,7 @@ def _folder(path: Path, schema: DataSchema) -> CheckedRows:
     return CheckedRows(joined, schema.digest, read=sum(part.read for part in parts))
 
 
-def _file(path: Path, schema: DataSchema) -> Arrays:
+def _file(path: Path, schema: DataSchema) -> ArraysByName:
     if not path.is_file():
         raise DataError(
             f"{path}: there is no such file or folder.",
@@ -196,7 +196,7 @@ def _file(path: Path, schema: DataSchema) -> Arrays:
     return kind(path, schema)
 
 
-def _kind(path: Path) -> Callable[[Path, DataSchema], Arrays] | None:
+def _kind(path: Path) -> Callable[[Path, DataSchema], ArraysByName] | None:
     return next((reader for ending, reader in _READERS.items() if path.name.lower().endswith(ending)), None)
 
 
@@ -207,13 +207,13 @@ def _npy(path: Path) -> NDArray[Any]:
         raise unreadable(path.name, error) from error
 
 
-def _npz(path: Path, schema: DataSchema) -> Arrays:
+def _npz(path: Path, schema: DataSchema) -> ArraysByName:
     wanted = {*schema.array_names, *schema.sources}
     with opened_npz(path) as archive:
         return {name: archive[name] for name in archive if name in wanted}
 
 
-def _csv(path: Path, schema: DataSchema) -> Arrays:
+def _csv(path: Path, schema: DataSchema) -> ArraysByName:
     return _columns(path, schema.sources, schema.texts)
 
 
@@ -239,4 +239,4 @@ def _columns(path: Path, names: Sequence[str], texts: frozenset[str]) -> dict[st
     return {name: array.astype(np.float64) if array.dtype.kind == "i" else array for name, array in read.items()}
 
 
-_READERS: Mapping[str, Callable[[Path, DataSchema], Arrays]] = {".csv": _csv, ".csv.gz": _csv, ".npz": _npz}
+_READERS: Mapping[str, Callable[[Path, DataSchema], ArraysByName]] = {".csv": _csv, ".csv.gz": _csv, ".npz": _npz}

@@ -11,10 +11,10 @@ from coterie.compute.data.source import Source
 from coterie.errors import DataError
 from coterie.protocol.schema import DataSchema
 
-Pipeline = Source | Dataset
+RowPipeline = Source | Dataset
 
 
-def rows_of(pipeline: Pipeline, schema: DataSchema) -> dict[str, NDArray[Any]]:
+def rows_of(pipeline: RowPipeline, schema: DataSchema) -> dict[str, NDArray[Any]]:
     """Every row's columns that the schema names, features whole or column by column; the others stay where they are.
 
     Raises DataError for rows whose values of a column differ in shape, ArgumentValueError for a pipeline without end.

@@ -12,13 +12,12 @@ import os
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from coterie import errors
-from coterie.privacy.dp.noise.source import Source
+from coterie.privacy.dp.noise.source import NoiseSource
 from coterie.privacy.entropy import Entropy, draw
+from coterie.protocol.arrays import Vector
 
-Vector = npt.NDArray[np.float64]
 FEWEST = 20
 MOST = 100_000
 
@@ -82,5 +81,5 @@ class Canaries:
 
 def _signs(key: bytes, count: int) -> Vector:
     """±1, ``[count]``."""
-    bits = np.unpackbits(Source(key).take((count + 7) // 8))[:count]
+    bits = np.unpackbits(NoiseSource(key).take((count + 7) // 8))[:count]
     return 2.0 * bits.astype(np.float64) - 1.0

@@ -12,10 +12,9 @@ import numpy.typing as npt
 
 from coterie.privacy.dp.matrix.factorisation import factorisation
 from coterie.privacy.dp.rounds import multiplier, round_noise
+from coterie.protocol.arrays import Matrix
 from coterie.protocol.mechanisms import MATRIX
 from coterie.protocol.privacy import UserLevel
-
-Matrix = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)

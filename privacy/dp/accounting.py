@@ -22,7 +22,7 @@ from typing import Literal, TypeAlias
 
 from coterie import errors
 from coterie.privacy.dp import loss_distribution, normal, renyi
-from coterie.privacy.dp.events import Approximate, Concentrated, Event, Gaussian, Pure, SampledGaussian, merged
+from coterie.privacy.dp.events import Approximate, Concentrated, Gaussian, PrivacyEvent, Pure, SampledGaussian, merged
 from coterie.protocol.conversion import FiniteOrNull
 
 Relation: TypeAlias = Literal["add_or_remove", "replace_one"]
@@ -52,7 +52,7 @@ class PrivacyCost:
 
 
 def total_cost(
-    events: Iterable[Event],
+    events: Iterable[PrivacyEvent],
     delta: float,
     *,
     relation: Relation = "add_or_remove",
@@ -71,7 +71,7 @@ def total_cost(
 
 
 @lru_cache(maxsize=4096)
-def _spent(events: tuple[Event, ...], delta: float, relation: Relation, accountant: Accountant) -> PrivacyCost:
+def _spent(events: tuple[PrivacyEvent, ...], delta: float, relation: Relation, accountant: Accountant) -> PrivacyCost:
     if not events:
         return PrivacyCost(0.0, delta, 0.0, 0.0, relation, "nothing")
     if relation == "replace_one":
@@ -98,7 +98,7 @@ def _spent(events: tuple[Event, ...], delta: float, relation: Relation, accounta
     return PrivacyCost(by_renyi, delta, None, by_renyi, relation, "rdp")
 
 
-def _only_fails(event: Event) -> bool:
+def _only_fails(event: PrivacyEvent) -> bool:
     """Whether it costs its delta and nothing else."""
     match event:
         case Approximate():
@@ -109,7 +109,7 @@ def _only_fails(event: Event) -> bool:
             return False
 
 
-def _by_renyi(events: tuple[Event, ...], delta: float) -> float:
+def _by_renyi(events: tuple[PrivacyEvent, ...], delta: float) -> float:
     orders = renyi.orders_for(events)
     best = renyi.epsilon_of([sum(renyi.cost(event, order) for event in events) for order in orders], orders, delta)
     # Pure epsilons add up, which is better than Rényi's bound where they are few or large.
@@ -118,9 +118,9 @@ def _by_renyi(events: tuple[Event, ...], delta: float) -> float:
     return best
 
 
-def _replaced(events: tuple[Event, ...]) -> tuple[Event, ...] | None:
+def _replaced(events: tuple[PrivacyEvent, ...]) -> tuple[PrivacyEvent, ...] | None:
     """The same releases, priced for replacing a unit; None where an event has no such price of its own."""
-    found: list[Event] = []
+    found: list[PrivacyEvent] = []
     for event in events:
         match event:
             case Gaussian():
@@ -135,7 +135,7 @@ def _replaced(events: tuple[Event, ...]) -> tuple[Event, ...] | None:
     return tuple(found)
 
 
-def _as_a_pair(events: tuple[Event, ...], delta: float) -> PrivacyCost:
+def _as_a_pair(events: tuple[PrivacyEvent, ...], delta: float) -> PrivacyCost:
     """Replacing is removing and adding: (ε, δ') twice is (2 ε, (1 + e^ε) δ'), for the largest δ' that fits delta."""
     low, high = math.log(1e-300), math.log(delta / 2)
     best = math.inf

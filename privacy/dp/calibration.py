@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from coterie import errors
 from coterie.privacy.dp import normal, renyi
 from coterie.privacy.dp.accounting import Accountant, total_cost
-from coterie.privacy.dp.events import Concentrated, Event
+from coterie.privacy.dp.events import Concentrated, PrivacyEvent
 
 _CLOSE = 2e-4
 """How near to the least noise `calibrate` comes, as a share of it; always from above."""
@@ -41,7 +41,7 @@ def concentrated_rho(epsilon: float, delta: float) -> float:
 
 
 def calibrate(
-    events: Callable[[float], Iterable[Event]], epsilon: float, delta: float, *, accountant: Accountant = "auto"
+    events: Callable[[float], Iterable[PrivacyEvent]], epsilon: float, delta: float, *, accountant: Accountant = "auto"
 ) -> float:
     """The least noise multiplier z for which ``total_cost(events(z), delta)`` is at most epsilon.
 

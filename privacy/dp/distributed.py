@@ -33,7 +33,7 @@ from coterie.privacy.dp.events import Concentrated
 from coterie.privacy.dp.noise.conditional_rounding import largest_square, round_within
 from coterie.privacy.dp.noise.distribution import Exposure
 from coterie.privacy.dp.noise.distributions import DISTRIBUTIONS
-from coterie.privacy.dp.noise.source import Source
+from coterie.privacy.dp.noise.source import NoiseSource
 from coterie.protocol.mechanisms import DistributedMechanism
 from coterie.protocol.noise import NoiseTerms
 
@@ -130,7 +130,7 @@ class NoisedVector:
     shortened: bool
 
 
-def encode(vector: npt.NDArray[Any], terms: DistributedNoise, shared: bytes, source: Source) -> NoisedVector:
+def encode(vector: npt.NDArray[Any], terms: DistributedNoise, shared: bytes, source: NoiseSource) -> NoisedVector:
     """What one client adds to the masked sum.
 
     shared: the public seed of the rotation, 32 bytes, the same for all.
@@ -160,7 +160,7 @@ def decode(total: npt.NDArray[np.integer[Any]], terms: DistributedNoise, shared:
     return spread.gather(lifted, terms.length, shared) / terms.scale
 
 
-def share(mechanism: DistributedMechanism, count: int, variance: float, source: Source) -> npt.NDArray[np.int64]:
+def share(mechanism: DistributedMechanism, count: int, variance: float, source: NoiseSource) -> npt.NDArray[np.int64]:
     """Whole-number noise for `count` coordinates of the ring: one client's share.
 
     variance: in squared steps.

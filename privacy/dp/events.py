@@ -109,9 +109,9 @@ class Concentrated(_Event):
     count: int = 1
 
 
-Event: TypeAlias = Gaussian | SampledGaussian | Pure | Approximate | Concentrated
+PrivacyEvent: TypeAlias = Gaussian | SampledGaussian | Pure | Approximate | Concentrated
 
-KINDS: Mapping[str, type[Event]] = MappingProxyType(
+KINDS: Mapping[str, type[PrivacyEvent]] = MappingProxyType(
     {
         "gaussian": Gaussian,
         "sampled_gaussian": SampledGaussian,
@@ -123,7 +123,7 @@ KINDS: Mapping[str, type[Event]] = MappingProxyType(
 _NAMES: Mapping[type[Any], str] = {kind: name for name, kind in KINDS.items()}
 
 
-def event_from_json(value: object) -> Event:
+def event_from_json(value: object) -> PrivacyEvent:
     """The inverse of ``to_json``. Raises errors.InputError (``privacy_event_invalid``) for an unknown kind or field, or
     a number out of range: a ledger's text never chooses what is run.
     """
@@ -137,14 +137,14 @@ def event_from_json(value: object) -> Event:
     return from_json(kind, given, code="privacy_event_invalid")
 
 
-def merged(events: Iterable[Event]) -> tuple[Event, ...]:
+def merged(events: Iterable[PrivacyEvent]) -> tuple[PrivacyEvent, ...]:
     """The same cost in as few events as possible, in an order that does not depend on theirs.
 
     Exact: Gaussians of multipliers z compose to one of (Σ z⁻²)^-½, and Rényi bounds add up.
     """
     inverse = rho = xi = delta = 0.0
     gaussian = concentrated = whole = False
-    counts: dict[Event, int] = {}
+    counts: dict[PrivacyEvent, int] = {}
     # Sums of floats in one order give one result whatever order the events came in.
     for event in sorted(events, key=repr):
         match event:
@@ -158,7 +158,7 @@ def merged(events: Iterable[Event]) -> tuple[Event, ...]:
             case _:
                 single = replace(event, count=1)
                 counts[single] = counts.get(single, 0) + event.count
-    found: list[Event] = [replace(event, count=count) for event, count in counts.items()]
+    found: list[PrivacyEvent] = [replace(event, count=count) for event, count in counts.items()]
     if gaussian:
         found.append(Gaussian(inverse**-0.5))
     if concentrated:

@@ -23,18 +23,18 @@ from coterie.privacy.dp import randomised_response, sign_selection
 from coterie.privacy.dp.calibration import analytic_gaussian
 from coterie.privacy.dp.clipping import clip
 from coterie.privacy.dp.noise import gaussian
-from coterie.privacy.dp.noise.source import Source
+from coterie.privacy.dp.noise.source import NoiseSource
+from coterie.protocol.arrays import Vector
 from coterie.protocol.mechanisms import LocalMechanism
 from coterie.protocol.privacy import LocalLevel
 
-Vector = npt.NDArray[np.float64]
 # tanh(x)² / x is greatest at x = 1.0887, the root of sinh 2x = 4x: as many signs as ε / (2 · 1.0887).
 _BEST_SHARE = 1 / (2 * 1.0887)
 # Updates travel in float32, which may round up.
 _FLOAT32 = 1 + 1e-6
 
 
-def privatise(vector: npt.NDArray[Any], level: LocalLevel, source: Source) -> Vector:
+def privatise(vector: npt.NDArray[Any], level: LocalLevel, source: NoiseSource) -> Vector:
     """What the device sends in the vector's place.
 
     source: a fresh key, of the device's own.
@@ -78,11 +78,11 @@ def signs_sent(level: LocalLevel, length: int) -> int:
     return max(1, min(length, best))
 
 
-def _gaussian(values: Vector, level: LocalLevel, source: Source) -> Vector:
+def _gaussian(values: Vector, level: LocalLevel, source: NoiseSource) -> Vector:
     return gaussian.add(clip(values, level.clip).vector, deviation(level, values.size), source)
 
 
-def _randomised_response(values: Vector, level: LocalLevel, source: Source) -> Vector:
+def _randomised_response(values: Vector, level: LocalLevel, source: NoiseSource) -> Vector:
     count, size = signs_sent(level, values.size), _sign_size(level, values.size)
     epsilon = level.epsilon / count
     sent = np.zeros_like(values)
@@ -100,7 +100,7 @@ def _sign_size(level: LocalLevel, length: int) -> float:
     return level.clip * length / count * (ratio + 1) / (ratio - 1)
 
 
-def _sign_ds(values: Vector, level: LocalLevel, source: Source) -> Vector:
+def _sign_ds(values: Vector, level: LocalLevel, source: NoiseSource) -> Vector:
     chosen = sign_selection.select(values, _shape(level, values.size), level.epsilon, source)
     sent = np.zeros_like(values)
     sent[chosen.coordinates] = math.copysign(level.clip, chosen.sign)
@@ -111,6 +111,6 @@ def _shape(level: LocalLevel, length: int) -> sign_selection.SelectionShape:
     return sign_selection.best_shape(length, level.top, level.epsilon, level.outputs)
 
 
-_MECHANISMS: Mapping[LocalMechanism, Callable[[Vector, LocalLevel, Source], Vector]] = MappingProxyType(
+_MECHANISMS: Mapping[LocalMechanism, Callable[[Vector, LocalLevel, NoiseSource], Vector]] = MappingProxyType(
     {"gaussian": _gaussian, "randomised_response": _randomised_response, "sign_ds": _sign_ds}
 )

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from coterie import errors
-from coterie.privacy.dp.events import Approximate, Event, Gaussian, Pure, SampledGaussian
+from coterie.privacy.dp.events import Approximate, Gaussian, PrivacyEvent, Pure, SampledGaussian
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -21,7 +21,7 @@ def available() -> bool:
     return find_spec("dp_accounting") is not None
 
 
-def epsilon_of(events: Sequence[Event], delta: float) -> float:
+def epsilon_of(events: Sequence[PrivacyEvent], delta: float) -> float:
     """The ε of these events together, from the composition of their privacy loss distributions, rounded up.
 
     Deltas of the events are not counted: take them from `delta` before. A tenth of a second to one second for each
@@ -33,7 +33,7 @@ def epsilon_of(events: Sequence[Event], delta: float) -> float:
     return float(reduce(lambda left, right: left.compose(right), distributions).get_epsilon_for_delta(delta))
 
 
-def _composed(pld: Any, event: Event) -> Any:
+def _composed(pld: Any, event: PrivacyEvent) -> Any:
     match event:
         case Gaussian():
             # Many Gaussians are one of less noise: cheaper than composing, and exact.

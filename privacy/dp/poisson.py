@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie import errors
-from coterie.privacy.dp.noise.source import Source
+from coterie.privacy.dp.noise.source import NoiseSource
 from coterie.privacy.dp.rounds import Draws
 
 _WORD = 1 << 64
@@ -62,7 +62,7 @@ def most_of(expected: int, *, rows: int, steps: int, failure: float) -> int:
     return high
 
 
-def draw_rows(rows: int, rate: float, source: Source) -> npt.NDArray[np.int64]:
+def draw_rows(rows: int, rate: float, source: NoiseSource) -> npt.NDArray[np.int64]:
     """The places of the rows in one batch, ascending: each of 0 … rows - 1 for itself with probability `rate`, rounded
     down to a multiple of 2**-64.
     """

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from coterie import errors
 from coterie.privacy.dp.noise.fixed_point import exp_minus
-from coterie.privacy.dp.noise.source import Source
+from coterie.privacy.dp.noise.source import NoiseSource
 
 LARGEST_EPSILON = 500.0
 
@@ -33,7 +33,7 @@ def odds(epsilon: float) -> Fraction:
     return max(Fraction(1), Fraction((1 << bits), exp_minus(Fraction(epsilon), bits) + 2))
 
 
-def respond(truth: int, choices: int, epsilon: float, source: Source) -> int:
+def respond(truth: int, choices: int, epsilon: float, source: NoiseSource) -> int:
     """One answer from 0 to choices - 1. Raises errors.ArgumentValueError for a truth that is not among them."""
     if not (choices >= 2 and 0 <= truth < choices):
         raise errors.ArgumentValueError(f"The answer {truth} is not one of {choices}.")

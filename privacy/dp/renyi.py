@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from coterie.privacy.dp.events import Approximate, Concentrated, Event, Gaussian, Pure, SampledGaussian
+from coterie.privacy.dp.events import Approximate, Concentrated, Gaussian, PrivacyEvent, Pure, SampledGaussian
 from coterie.privacy.dp.normal import log_upper_tail
 
 ORDERS: tuple[float, ...] = (
@@ -28,7 +28,7 @@ _MOST_TERMS = 1000
 _NEGLIGIBLE = 40.0
 
 
-def cost(event: Event, order: float) -> float:
+def cost(event: PrivacyEvent, order: float) -> float:
     """The Rényi divergence of `order` > 1 that an event (all `count` of it) costs at the most; beside its delta."""
     match event:
         case Gaussian():
@@ -42,7 +42,7 @@ def cost(event: Event, order: float) -> float:
     return event.count * single
 
 
-def orders_for(events: Sequence[Event]) -> tuple[float, ...]:
+def orders_for(events: Sequence[PrivacyEvent]) -> tuple[float, ...]:
     """The orders at which all of these events have a bound."""
     whole = any(isinstance(event, Concentrated) and event.whole_orders for event in events)
     return tuple(order for order in ORDERS if not whole or float(order).is_integer())

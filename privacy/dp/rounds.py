@@ -23,7 +23,7 @@ from coterie import errors
 from coterie.privacy.dp import normal
 from coterie.privacy.dp.adaptive import bits_stddev, updates_multiplier
 from coterie.privacy.dp.calibration import analytic_gaussian, calibrate, concentrated_rho
-from coterie.privacy.dp.events import Approximate, Concentrated, Event, Gaussian, Pure, SampledGaussian, merged
+from coterie.privacy.dp.events import Approximate, Concentrated, Gaussian, PrivacyEvent, Pure, SampledGaussian, merged
 from coterie.privacy.dp.matrix.factorisation import factorisation
 from coterie.privacy.dp.participation import most_participations
 from coterie.protocol.mechanisms import DISTRIBUTED, MATRIX
@@ -67,8 +67,8 @@ class RoundCost:
     noises make it a little more than the ideal's.
     """
 
-    updates: Event
-    bits: Event | None = None
+    updates: PrivacyEvent
+    bits: PrivacyEvent | None = None
 
 
 def multiplier(privacy: UserLevel | ExampleLevel, rounds: int, draws: Draws | None = None) -> float:
@@ -130,7 +130,7 @@ def round_cost(
     cohort: int,
     draws: Draws | None = None,
     measured: RoundCost | None = None,
-) -> tuple[Event, ...]:
+) -> tuple[PrivacyEvent, ...]:
     """What round `round` (counted from 1) adds, with everything that it releases: the sum, and the clip bits.
 
     released: the earlier rounds of the experiment whose cost was spent; those that were refunded are not among them.
@@ -169,7 +169,7 @@ def round_cost(
 
 def whole_cost(
     privacy: Privacy, rounds: int, *, cohort: int, draws: Draws | None = None, measured: RoundCost | None = None
-) -> tuple[Event, ...]:
+) -> tuple[PrivacyEvent, ...]:
     """What all rounds cost together, if none is abandoned: what an experiment claims. As few events as possible.
 
     Raises errors.ExperimentError (``privacy_invalid``).
@@ -231,7 +231,7 @@ def _largest_sum(weights: Mapping[int, float], privacy: UserLevel, rounds: int) 
 
 def _distributed_cost(
     privacy: UserLevel, round: int, rounds: int, cohort: int, measured: RoundCost | None
-) -> tuple[Event, ...]:
+) -> tuple[PrivacyEvent, ...]:
     if measured is not None:
         return (measured.updates, *([] if measured.bits is None else [measured.bits]))
     noise = round_noise(privacy, round, rounds, cohort=cohort)
@@ -239,7 +239,7 @@ def _distributed_cost(
     return (Concentrated(0.5 / noise.updates**2, whole_orders=True), *bits)
 
 
-def _local_cost(privacy: LocalLevel) -> Event:
+def _local_cost(privacy: LocalLevel) -> PrivacyEvent:
     """Of one upload. Local privacy is between ANY two updates, so this multiplier is over twice the clip; accounts of
     adding and removing use it as it is, which is never too little.
     """
@@ -248,7 +248,7 @@ def _local_cost(privacy: LocalLevel) -> Event:
     return Pure(privacy.epsilon)
 
 
-def _example_cost(multiplier: float, draws: Draws, rounds: int) -> tuple[Event, ...]:
+def _example_cost(multiplier: float, draws: Draws, rounds: int) -> tuple[PrivacyEvent, ...]:
     fails = (Approximate(0.0, draws.failure, rounds),) if draws.failure else ()
     return (SampledGaussian(multiplier, draws.rate, draws.steps * rounds), *fails)
 

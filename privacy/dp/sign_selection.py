@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie import errors
-from coterie.privacy.dp.noise.source import Source
+from coterie.privacy.dp.noise.source import NoiseSource
 from coterie.privacy.dp.randomised_response import odds
 
 MOST_OUTPUTS = 256
@@ -56,7 +56,9 @@ class SignSelection:
     sign: int
 
 
-def select(vector: npt.NDArray[np.float64], shape: SelectionShape, epsilon: float, source: Source) -> SignSelection:
+def select(
+    vector: npt.NDArray[np.float64], shape: SelectionShape, epsilon: float, source: NoiseSource
+) -> SignSelection:
     """One draw.
 
     vector: finite; not otherwise bounded, since only the order of its coordinates counts.

@@ -16,9 +16,8 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
+from coterie.protocol.arrays import Vector
 from coterie.protocol.codecs import rotation
-
-Vector = npt.NDArray[np.float64]
 
 
 def padded(length: int) -> int:

@@ -13,7 +13,7 @@ from coterie.privacy.ledger.state import Charge, CostState, State
 
 YEAR_MS = 365 * 24 * 3600 * 1000
 
-Accountant = Callable[[Sequence[str], float], float]
+TotalEpsilon = Callable[[Sequence[str], float], float]
 """(accounting events as canonical JSON, δ) → ε of all of them together; infinite where no ε holds at that δ."""
 
 
@@ -75,7 +75,7 @@ def charged(state: State, scope: str, now: int, experiment: str) -> tuple[Charge
 
 
 def _counts_since(charge: Charge, since: int) -> bool:
-    return charge.standing is CostState.RESERVED or charge.at > since
+    return charge.state is CostState.RESERVED or charge.at > since
 
 
 def events_of(charges: Sequence[Charge]) -> tuple[str, ...]:
@@ -83,7 +83,7 @@ def events_of(charges: Sequence[Charge]) -> tuple[str, ...]:
     return tuple(event for charge in charges for event in charge.cost)
 
 
-def excess(state: State, now: int, experiment: str, cost: Sequence[str], accountant: Accountant) -> Excess | None:
+def excess(state: State, now: int, experiment: str, cost: Sequence[str], accountant: TotalEpsilon) -> Excess | None:
     """The first limit that the experiment would break with one more cost: its own, the one for each, the one for 365
     days; None when all hold.
     """

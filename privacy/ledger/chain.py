@@ -12,7 +12,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from coterie import errors
-from coterie.privacy.ledger.events import Event
+from coterie.privacy.ledger.events import LedgerEvent
 from coterie.privacy.ledger.state import Folding, State
 from coterie.protocol.canonical import GENESIS, digest_of, sha256_hex
 from coterie.protocol.conversion import from_json, to_json
@@ -39,7 +39,7 @@ class Entry:
     population: str
     sequence: int
     at: int
-    event: Annotated[Event, Field(discriminator="kind")]
+    event: Annotated[LedgerEvent, Field(discriminator="kind")]
     previous: str
     digest: str
     signature: str
@@ -64,7 +64,7 @@ class Head:
     digest: str = GENESIS
 
 
-def link(head: Head, at: int, event: Event, key: SigningKey) -> Entry:
+def link(head: Head, at: int, event: LedgerEvent, key: SigningKey) -> Entry:
     """The entry that follows a chain's end."""
     entry = Entry(
         population=head.population,
@@ -88,7 +88,7 @@ class Broken:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class ChainVerdict:
     """What a chain says: the state up to where it holds, its end there, and the first break, if any."""
 
     state: State
@@ -96,7 +96,9 @@ class Verdict:
     broken: Broken | None
 
 
-def check(entries: Iterable[Entry], *, head: Head, state: State | None = None, public: str | None = None) -> Verdict:
+def check(
+    entries: Iterable[Entry], *, head: Head, state: State | None = None, public: str | None = None
+) -> ChainVerdict:
     """Go along a population's chain.
 
     head, state: where to begin, at the very beginning with ``Head(population=...)`` and None.
@@ -113,9 +115,9 @@ def check(entries: Iterable[Entry], *, head: Head, state: State | None = None, p
             except errors.Conflict as error:
                 why = error.message
         if why is not None:
-            return Verdict(folding.state, head, Broken(head.sequence + 1, why))
+            return ChainVerdict(folding.state, head, Broken(head.sequence + 1, why))
         head = Head(population=head.population, sequence=entry.sequence, digest=entry.digest)
-    return Verdict(folding.state, head, None)
+    return ChainVerdict(folding.state, head, None)
 
 
 def proven(entry: Entry, public: str) -> str | None:

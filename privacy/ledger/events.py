@@ -109,13 +109,13 @@ class Refund:
     kind: Literal["refund"] = "refund"
 
 
-Event = Limit | Reserve | Spend | Refund
+LedgerEvent = Limit | Reserve | Spend | Refund
 
 
-_KINDS: Mapping[str, type[Event]] = {"limit": Limit, "reserve": Reserve, "spend": Spend, "refund": Refund}
+_KINDS: Mapping[str, type[LedgerEvent]] = {"limit": Limit, "reserve": Reserve, "spend": Spend, "refund": Refund}
 
 
-def event_from_json(value: Mapping[str, Any]) -> Event:
+def event_from_json(value: Mapping[str, Any]) -> LedgerEvent:
     """The event that `coterie.protocol.conversion.to_json` wrote. Raises errors.InputError (``ledger_entry``) for
     anything else.
     """

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from coterie import errors
-from coterie.privacy.ledger.events import Bound, Event, Limit, Refund, Reserve, Spend
+from coterie.privacy.ledger.events import Bound, LedgerEvent, Limit, Refund, Reserve, Spend
 
 
 class CostState(StrEnum):
@@ -31,7 +31,7 @@ class Charge:
     experiment: str
     round: int
     cost: tuple[str, ...]
-    standing: CostState
+    state: CostState
     at: int
     noise: str | None = None
 
@@ -55,7 +55,7 @@ class State:
     def of(self, experiment: str) -> tuple[Charge, ...]:
         """The charges of an experiment that take budget, in order."""
         return tuple(
-            charge for charge in self.charges.values() if charge.experiment == experiment and charge.standing.counts
+            charge for charge in self.charges.values() if charge.experiment == experiment and charge.state.counts
         )
 
     @property
@@ -65,7 +65,7 @@ class State:
 
 
 # What a round's cost becomes, by where it stands and what happens; whatever is not here is refused.
-_MOVES: Mapping[tuple[CostState | None, type[Event]], CostState] = {
+_MOVES: Mapping[tuple[CostState | None, type[LedgerEvent]], CostState] = {
     (None, Reserve): CostState.RESERVED,
     (CostState.RESERVED, Spend): CostState.SPENT,
     (CostState.RESERVED, Refund): CostState.REFUNDED,
@@ -80,7 +80,7 @@ class Folding:
     limits: dict[str, Bound] = field(default_factory=dict[str, Bound])
     charges: dict[tuple[str, int], Charge] = field(default_factory=dict[tuple[str, int], Charge])
 
-    def take(self, at: int, event: Event) -> None:
+    def take(self, at: int, event: LedgerEvent) -> None:
         """One more event. Raises as `apply` does, having changed nothing."""
         if at < self.at:
             raise errors.Conflict(f"An entry at {at} cannot follow one at {self.at}.", code="ledger_order")
@@ -103,16 +103,16 @@ class Folding:
 
     def _next_charge(self, at: int, event: Reserve | Spend | Refund) -> Charge:
         before = self.charges.get((event.experiment, event.round))
-        standing = _MOVES.get((None if before is None else before.standing, type(event)))
+        after = _MOVES.get((None if before is None else before.state, type(event)))
         match event:
-            case Reserve() if standing is not None:
-                return Charge(experiment=event.experiment, round=event.round, cost=event.cost, standing=standing, at=at)
-            case Spend() if standing is not None and before is not None:
-                return replace(before, standing=standing, at=at, noise=event.noise)
-            case Refund() if standing is not None and before is not None:
-                return replace(before, standing=standing, at=at)
+            case Reserve() if after is not None:
+                return Charge(experiment=event.experiment, round=event.round, cost=event.cost, state=after, at=at)
+            case Spend() if after is not None and before is not None:
+                return replace(before, state=after, at=at, noise=event.noise)
+            case Refund() if after is not None and before is not None:
+                return replace(before, state=after, at=at)
             case _:
-                where = "not reserved" if before is None else before.standing.value
+                where = "not reserved" if before is None else before.state.value
                 raise errors.Conflict(
                     f"Round {event.round} of {event.experiment} is {where} in the ledger, so no "
                     f"{type(event).__name__.lower()} can follow.",
@@ -120,7 +120,7 @@ class Folding:
                 )
 
 
-def apply(state: State, at: int, event: Event) -> State:
+def apply(state: State, at: int, event: LedgerEvent) -> State:
     """The state after one event at a time of the ledger's clock, which never goes back.
 
     Raises errors.Conflict (``ledger_order``): time goes back, or the event cannot follow, such as a spend of what was
@@ -129,7 +129,7 @@ def apply(state: State, at: int, event: Event) -> State:
     return fold([(at, event)], state)
 
 
-def fold(events: Iterable[tuple[int, Event]], state: State | None = None) -> State:
+def fold(events: Iterable[tuple[int, LedgerEvent]], state: State | None = None) -> State:
     """The state after events with their times, in order. Raises as `apply` does."""
     start = state or State()
     folding = Folding(at=start.at, limits=dict(start.limits), charges=dict(start.charges))

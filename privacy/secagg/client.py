@@ -26,7 +26,7 @@ from pydantic import BaseModel
 from coterie import errors
 from coterie.privacy.entropy import Entropy, draw
 from coterie.privacy.secagg import client_rules as rules
-from coterie.privacy.secagg.client_rules import Host, Vector
+from coterie.privacy.secagg.client_rules import Host, InputVector
 from coterie.privacy.secagg.client_state import Answered, ClientSecrets, ClientState, SecAggClientPhase
 from coterie.privacy.secagg.endorsed import NO_ENDORSEMENT, EndorsementRule
 from coterie.privacy.secagg.keys import KeyPair
@@ -77,11 +77,11 @@ TABLE: Mapping[SecAggClientPhase, Mapping[type[Any], SecAggClientRule]] = {
         Outcome: _END,
     },
     SecAggClientPhase.VECTOR: {
-        Vector: SecAggClientRule(rules.mask_vector, (SecAggClientPhase.SURVIVORS,), (bytes,)),
+        InputVector: SecAggClientRule(rules.mask_vector, (SecAggClientPhase.SURVIVORS,), (bytes,)),
         Outcome: _END,
     },
     SecAggClientPhase.SURVIVORS: {
-        Vector: SecAggClientRule(rules.mask_again, (SecAggClientPhase.SURVIVORS,), (bytes,)),
+        InputVector: SecAggClientRule(rules.mask_again, (SecAggClientPhase.SURVIVORS,), (bytes,)),
         Survivors: SecAggClientRule(
             rules.take_survivors, (SecAggClientPhase.AGREEMENTS, SecAggClientPhase.OUTCOME), (Agreement, Reveal)
         ),
@@ -187,10 +187,10 @@ def mask(state: ClientState, vector: RingVector) -> tuple[ClientState, bytes]:
     Raises errors.SecureAggregationRefused: ``secagg_vector`` (numbers outside the ring), ``secagg_second_vector``,
     ``secagg_phase``.
     """
-    rule = TABLE[state.phase].get(Vector)
+    rule = TABLE[state.phase].get(InputVector)
     if rule is None:
         raise _out_of_turn(state, "a vector")
-    return rule.apply(state, Vector(vector))
+    return rule.apply(state, InputVector(vector))
 
 
 def aborted(state: ClientState) -> ClientState:

@@ -198,19 +198,19 @@ def _shares_in_box(place: int, both: bytes) -> Entrusted:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Vector:
+class InputVector:
     """What the client brings to the sum: one uint32 for each coordinate, below its segment's modulus."""
 
     numbers: ring.RingVector
 
 
-def mask_vector(state: ClientState, vector: Vector) -> tuple[ClientState, bytes]:
+def mask_vector(state: ClientState, vector: InputVector) -> tuple[ClientState, bytes]:
     """Add the own mask and those of all pairs, and pack: the only form in which the vector leaves."""
     packed = _masked(state, vector)
     return replace(state, phase=SecAggClientPhase.SURVIVORS, vector=sha256_hex(packed)), packed
 
 
-def mask_again(state: ClientState, vector: Vector) -> tuple[ClientState, bytes]:
+def mask_again(state: ClientState, vector: InputVector) -> tuple[ClientState, bytes]:
     """The same bytes for the same vector. The difference of two masked vectors would be that of the vectors."""
     packed = _masked(state, vector)
     if sha256_hex(packed) != state.vector:
@@ -218,7 +218,7 @@ def mask_again(state: ClientState, vector: Vector) -> tuple[ClientState, bytes]:
     return state, packed
 
 
-def _masked(state: ClientState, vector: Vector) -> bytes:
+def _masked(state: ClientState, vector: InputVector) -> bytes:
     secrets, spec = secrets_of(state), vector_spec(state.terms.sections)
     partners = {place: state.neighbours[place].mask_key for place in state.shares}
     own = own_mask(state.context, state.position, secrets.seed)

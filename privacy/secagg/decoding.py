@@ -4,18 +4,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from coterie import errors
 from coterie.privacy.dp import distributed
 from coterie.privacy.secagg.encoding import Binding, grid_of, line_of, paired, shared_noise, vector_spec
 from coterie.privacy.secagg.ring import RingVector
+from coterie.protocol.arrays import Vector
 from coterie.protocol.codecs.codec import Keys
 from coterie.protocol.noise import NoiseTerms
 from coterie.protocol.sections import SectionSpec
 from coterie.protocol.secure_sections import COUNTED, SecureSection
 
-Vector = npt.NDArray[np.float64]
 _LARGEST = (1 << 32) - 1
 
 

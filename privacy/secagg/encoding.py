@@ -34,10 +34,11 @@ import numpy.typing as npt
 
 from coterie import errors
 from coterie.privacy.dp import distributed, spread
-from coterie.privacy.dp.noise.source import Source
+from coterie.privacy.dp.noise.source import NoiseSource
 from coterie.privacy.entropy import Entropy, draw
 from coterie.privacy.secagg.ring import RingVector, Segment, VectorSpec
 from coterie.protocol import randomness
+from coterie.protocol.arrays import Vector
 from coterie.protocol.codecs.codec import Keys, check_vector, seed
 from coterie.protocol.codecs.grid import EXTENT, Grid
 from coterie.protocol.codecs.rotation import blocks
@@ -47,7 +48,6 @@ from coterie.protocol.sections import SectionSpec
 from coterie.protocol.secure_sections import COUNTED, COUNTS, SecureSection
 from coterie.protocol.spread import SECTION as CLIENTS_SECTION
 
-Vector = npt.NDArray[np.float64]
 SEED = 32
 # A grid of so many bits has next to no number at its ends by chance; more of them than this share is a vector whose
 # length lies in few blocks, which the ends cut.
@@ -176,7 +176,7 @@ def encode(
             # Who has no examples adds its share of the noise to zeros: the guarantee counts on it.
             units, vector = 1, vector if weight else np.zeros_like(vector)
             made = distributed.encode(
-                vector, shared_noise(section, spec, noise), binding.shared(spec.name), Source.fresh(entropy)
+                vector, shared_noise(section, spec, noise), binding.shared(spec.name), NoiseSource.fresh(entropy)
             )
             numbers, secret = made.numbers, True
         elif section.encoding == "grid":

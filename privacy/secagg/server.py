@@ -26,10 +26,10 @@ from coterie.privacy.secagg.masks import MaskSeed
 from coterie.privacy.secagg.server_rules import (
     Advertised,
     Agreed,
-    Event,
     MaskedArrived,
     PhaseDeadline,
     Revealed,
+    ServerEvent,
     Shared,
 )
 from coterie.privacy.secagg.server_state import AttemptFailure, Blame, Dealt, Opened, SecAggPhase, ServerState
@@ -52,7 +52,7 @@ __all__ = [
     "Blame",
     "AttemptFailure",
     "Dealt",
-    "Event",
+    "ServerEvent",
     "MaskedArrived",
     "Opened",
     "SecAggPhase",
@@ -83,7 +83,7 @@ class SecAggRule:
     leads_to: tuple[SecAggPhase, ...] = ()
 
 
-TABLE: Mapping[SecAggPhase, Mapping[type[Event], SecAggRule]] = {
+TABLE: Mapping[SecAggPhase, Mapping[type[ServerEvent], SecAggRule]] = {
     SecAggPhase.KEYS: {
         Advertised: SecAggRule(rules.advertise),
         PhaseDeadline: SecAggRule(rules.close_keys, (SecAggPhase.SHARES, SecAggPhase.FAILED)),
@@ -126,7 +126,7 @@ def begin(terms: SecureTerms, advertised: Iterable[Advertised], *, plan: str, mo
     return step(state, PhaseDeadline())
 
 
-def step(state: ServerState, event: Event) -> ServerState:
+def step(state: ServerState, event: ServerEvent) -> ServerState:
     """The next state. A phase ends when all have answered, or with `PhaseDeadline`.
 
     Raises errors.Conflict (``secagg_phase``) where the table has no rule, errors.SecureAggregationRefused with the

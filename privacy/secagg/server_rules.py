@@ -71,7 +71,7 @@ class PhaseDeadline:
     """The time of the phase is over: whoever has not answered has dropped out."""
 
 
-Event: TypeAlias = Advertised | Shared | MaskedArrived | Agreed | Revealed | PhaseDeadline
+ServerEvent: TypeAlias = Advertised | Shared | MaskedArrived | Agreed | Revealed | PhaseDeadline
 
 
 def advertise(state: ServerState, event: Advertised) -> ServerState:

@@ -1,6 +1,6 @@
 """Codecs: how a section's vector becomes bytes and back. Named by strings; `float32` is mandatory for every client."""
 
-from coterie.protocol.codecs.codec import NO_STATE, Codec, Keys, Payload, Reader, Shape, State
+from coterie.protocol.codecs.codec import NO_STATE, Codec, CodecState, Keys, Payload, Reader, Shape
 from coterie.protocol.codecs.table import FAMILIES, choose, families, parse
 
 __all__ = [
@@ -11,7 +11,7 @@ __all__ = [
     "Payload",
     "Reader",
     "Shape",
-    "State",
+    "CodecState",
     "choose",
     "families",
     "parse",

@@ -15,9 +15,9 @@ from coterie.protocol import randomness
 
 Reader: TypeAlias = Callable[[int, int], bytes | memoryview]
 Payload: TypeAlias = bytes | memoryview | Reader
-State: TypeAlias = Mapping[str, npt.NDArray[np.float32]]
+CodecState: TypeAlias = Mapping[str, npt.NDArray[np.float32]]
 
-NO_STATE: State = MappingProxyType({})
+NO_STATE: CodecState = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ class Codec(Protocol):
         """The most bytes a payload can have."""
         ...
 
-    def encode(self, vector: npt.NDArray[Any], keys: Keys, shape: Shape, state: State) -> tuple[bytes, State]:
+    def encode(self, vector: npt.NDArray[Any], keys: Keys, shape: Shape, state: CodecState) -> tuple[bytes, CodecState]:
         """The payload of a flat vector, and the state to keep if this update counts.
 
         Raises errors.UpdateRefused (``not_finite``, ``out_of_range``, ``wrong_length``).

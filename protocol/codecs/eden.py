@@ -36,11 +36,11 @@ from coterie import errors
 from coterie.protocol.codecs.centroids import CENTROIDS
 from coterie.protocol.codecs.codec import (
     NO_STATE,
+    CodecState,
     Keys,
     Memoryless,
     Payload,
     Shape,
-    State,
     as_float32,
     check_form,
     check_range,
@@ -90,7 +90,7 @@ class Eden(Memoryless):
         """Exactly four bytes for each block and `bits` for each element of the blocks."""
         return self.min_bytes(shape)
 
-    def encode(self, vector: npt.NDArray[Any], keys: Keys, shape: Shape, state: State) -> tuple[bytes, State]:
+    def encode(self, vector: npt.NDArray[Any], keys: Keys, shape: Shape, state: CodecState) -> tuple[bytes, CodecState]:
         """See Codec.encode. Refuses magnitudes beyond 1e15 (``out_of_range``)."""
         check_form(vector, shape)
         plain = vector.dtype == np.float32 and vector.flags.c_contiguous

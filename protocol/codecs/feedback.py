@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie import errors
-from coterie.protocol.codecs.codec import Codec, Keys, Payload, Shape, State, as_float32
+from coterie.protocol.codecs.codec import Codec, CodecState, Keys, Payload, Shape, as_float32
 
 RESIDUAL = "residual"
 FADING = 0.95
@@ -51,7 +51,7 @@ class Feedback:
         """The inner codec's."""
         return self.inner.max_bytes(shape)
 
-    def encode(self, vector: npt.NDArray[Any], keys: Keys, shape: Shape, state: State) -> tuple[bytes, State]:
+    def encode(self, vector: npt.NDArray[Any], keys: Keys, shape: Shape, state: CodecState) -> tuple[bytes, CodecState]:
         """See Codec.encode. An error of another length (the layout changed) is forgotten."""
         wanted = as_float32(vector, shape)
         before = state.get(RESIDUAL)
@@ -73,7 +73,7 @@ class Feedback:
         return self.inner.decode(payload, keys, shape, start, stop)
 
 
-def faded(state: Mapping[str, npt.NDArray[np.float32]], missed: int) -> State:
+def faded(state: Mapping[str, npt.NDArray[np.float32]], missed: int) -> CodecState:
     """A state after `missed` rounds without an update that counted: errors times ``FADING**missed``."""
     if missed <= 0:
         return state

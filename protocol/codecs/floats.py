@@ -9,11 +9,11 @@ import numpy.typing as npt
 from coterie import errors
 from coterie.protocol.codecs.codec import (
     NO_STATE,
+    CodecState,
     Keys,
     Memoryless,
     Payload,
     Shape,
-    State,
     as_float32,
     check_range,
     check_vector,
@@ -48,7 +48,7 @@ class Float:
         """Exactly the element width times the length."""
         return shape.length * self.stored.itemsize
 
-    def encode(self, vector: npt.NDArray[Any], keys: Keys, shape: Shape, state: State) -> tuple[bytes, State]:
+    def encode(self, vector: npt.NDArray[Any], keys: Keys, shape: Shape, state: CodecState) -> tuple[bytes, CodecState]:
         """See Codec.encode."""
         check_vector(vector, shape)
         with np.errstate(over="ignore", under="ignore"):
@@ -96,7 +96,7 @@ class BrainFloat(Memoryless):
         """Exactly two bytes for each element."""
         return 2 * shape.length
 
-    def encode(self, vector: npt.NDArray[Any], keys: Keys, shape: Shape, state: State) -> tuple[bytes, State]:
+    def encode(self, vector: npt.NDArray[Any], keys: Keys, shape: Shape, state: CodecState) -> tuple[bytes, CodecState]:
         """See Codec.encode."""
         bits = as_float32(vector, shape).view(np.uint32)
         rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)

@@ -30,11 +30,11 @@ import numpy.typing as npt
 from coterie.protocol import randomness
 from coterie.protocol.codecs.codec import (
     NO_STATE,
+    CodecState,
     Keys,
     Memoryless,
     Payload,
     Shape,
-    State,
     as_float32,
     check_range,
 )
@@ -94,7 +94,7 @@ class Grid(Memoryless):
         """As `min_bytes`."""
         return self.min_bytes(shape)
 
-    def encode(self, vector: npt.NDArray[Any], keys: Keys, shape: Shape, state: State) -> tuple[bytes, State]:
+    def encode(self, vector: npt.NDArray[Any], keys: Keys, shape: Shape, state: CodecState) -> tuple[bytes, CodecState]:
         """See Codec.encode. Refuses magnitudes beyond 1e15 (``out_of_range``)."""
         out = np.empty(self.min_bytes(shape), np.uint8)
         for span, scales, codes in self._rounded(vector, keys, shape):

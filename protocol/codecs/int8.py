@@ -22,11 +22,11 @@ import numpy.typing as npt
 from coterie import errors
 from coterie.protocol.codecs.codec import (
     NO_STATE,
+    CodecState,
     Keys,
     Memoryless,
     Payload,
     Shape,
-    State,
     check_range,
     check_vector,
     malformed,
@@ -62,7 +62,7 @@ class Int8(Memoryless):
         """Four bytes per scale and one per element, a few more when coded."""
         return self._head(shape) + (_CODED.max_bytes(shape.length) if self.is_coded else shape.length)
 
-    def encode(self, vector: npt.NDArray[Any], keys: Keys, shape: Shape, state: State) -> tuple[bytes, State]:
+    def encode(self, vector: npt.NDArray[Any], keys: Keys, shape: Shape, state: CodecState) -> tuple[bytes, CodecState]:
         """See Codec.encode."""
         check_vector(vector, shape)
         scales: list[npt.NDArray[np.float32]] = []

@@ -15,11 +15,12 @@ import numpy.typing as npt
 
 from coterie import errors
 from coterie.protocol import randomness
+from coterie.protocol.arrays import FloatMatrix
 from coterie.protocol.codecs.codec import (
+    CodecState,
     Keys,
     Payload,
     Shape,
-    State,
     as_float32,
     check_range,
     read_payload,
@@ -27,7 +28,6 @@ from coterie.protocol.codecs.codec import (
 from coterie.protocol.codecs.eden import check_magnitudes
 
 _VALUE = np.dtype("<f4")
-Matrix = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True)
@@ -79,13 +79,13 @@ class PowerSGD:
         """As `min_bytes`."""
         return self.min_bytes(shape)
 
-    def encode(self, vector: npt.NDArray[Any], keys: Keys, shape: Shape, state: State) -> tuple[bytes, State]:
+    def encode(self, vector: npt.NDArray[Any], keys: Keys, shape: Shape, state: CodecState) -> tuple[bytes, CodecState]:
         """See Codec.encode. Refuses magnitudes beyond 1e15 (``out_of_range``)."""
         values = as_float32(vector, shape)
         check_magnitudes(values, self.name)
         seed = randomness.derive(keys.shared, "power")
-        pieces: list[Matrix] = []
-        kept: dict[str, Matrix] = {}
+        pieces: list[FloatMatrix] = []
+        kept: dict[str, FloatMatrix] = {}
         for index, part in enumerate(self._parts(shape)):
             run = values[part.start : part.stop]
             if not part.factors:
@@ -119,7 +119,7 @@ class PowerSGD:
                 into[a - low : b - low] = self._product(payload, part, a, b)
         return vector
 
-    def _product(self, payload: Payload, part: _Part, low: int, high: int) -> Matrix:
+    def _product(self, payload: Payload, part: _Part, low: int, high: int) -> FloatMatrix:
         """Elements [low, high) of P Qᵀ: a part of one row, or whole rows."""
         first, last = low // part.columns, -(-high // part.columns)
         left = _read(payload, part.at + first * self.rank, part.at + last * self.rank).reshape(-1, self.rank)
@@ -159,5 +159,5 @@ def _pieces(low: int, high: int, columns: int) -> list[tuple[int, int]]:
     return [(a, b) for a, b in ((low, first), (first, last), (last, high)) if a < b]
 
 
-def _read(payload: Payload, start: int, stop: int) -> Matrix:
+def _read(payload: Payload, start: int, stop: int) -> FloatMatrix:
     return np.frombuffer(read_payload(payload, _VALUE.itemsize * start, _VALUE.itemsize * stop), _VALUE)

@@ -17,16 +17,16 @@ from coterie import errors
 from coterie.protocol import randomness
 from coterie.protocol.codecs.codec import (
     NO_STATE,
+    CodecState,
     Keys,
     Payload,
     Shape,
-    State,
     as_float32,
     check_range,
     read_payload,
 )
 from coterie.protocol.codecs.fraction import KeepsFraction
-from coterie.protocol.codecs.selection import BLOCK, Selection, kept, total
+from coterie.protocol.codecs.selection import BLOCK, Selection, kept_count, total
 
 _VALUE = np.dtype("<f4")
 
@@ -45,7 +45,7 @@ class RandomPart(KeepsFraction):
         """Exactly four bytes for each kept element."""
         return self.min_bytes(shape)
 
-    def encode(self, vector: npt.NDArray[Any], keys: Keys, shape: Shape, state: State) -> tuple[bytes, State]:
+    def encode(self, vector: npt.NDArray[Any], keys: Keys, shape: Shape, state: CodecState) -> tuple[bytes, CodecState]:
         """See Codec.encode."""
         values = as_float32(vector, shape)
         largest = float(np.abs(values).max(initial=0))
@@ -78,4 +78,4 @@ class RandomPart(KeepsFraction):
         return vector
 
     def _factor(self, size: int) -> np.float32:
-        return np.float32(size / kept(self.fraction, size))
+        return np.float32(size / kept_count(self.fraction, size))

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from coterie.protocol.codecs.codec import malformed
 from coterie.protocol.codecs.packing import pack, packed_size, unpack
 
-Numbers = npt.NDArray[np.uint32]
+UInt32Array = npt.NDArray[np.uint32]
 
 
 def least_bytes(count: int) -> int:
@@ -29,7 +29,7 @@ def most_bytes(count: int, width: int) -> int:
     return 1 + packed_size(count, width) + (count + 7) // 8
 
 
-def encode(numbers: Numbers, width: int) -> bytes:
+def encode(numbers: UInt32Array, width: int) -> bytes:
     """The bytes of a run of numbers below 2**width."""
     k = _best(numbers, width)
     rests = numbers >> np.uint32(k)
@@ -40,7 +40,7 @@ def encode(numbers: Numbers, width: int) -> bytes:
     return bytes([k]) + low + np.packbits(bits, bitorder="little").tobytes()
 
 
-def decode(data: bytes | memoryview, count: int, width: int) -> Numbers:
+def decode(data: bytes | memoryview, count: int, width: int) -> UInt32Array:
     """The numbers of a run whose bytes are exactly `data`.
 
     Allocates at most eight times the bytes given and a few numbers for each of `count`. Raises errors.UpdateRefused
@@ -65,19 +65,19 @@ def decode(data: bytes | memoryview, count: int, width: int) -> Numbers:
     return (rests.astype(np.uint32) << np.uint32(k)) | low
 
 
-def _best(numbers: Numbers, width: int) -> int:
+def _best(numbers: UInt32Array, width: int) -> int:
     return min(range(width + 1), key=lambda k: _size(numbers, k))
 
 
-def _size(numbers: Numbers, k: int) -> int:
+def _size(numbers: UInt32Array, k: int) -> int:
     return packed_size(numbers.size, k) + (int((numbers >> np.uint32(k)).sum(dtype=np.int64)) + numbers.size + 7) // 8
 
 
-def zigzag(levels: npt.NDArray[np.int32]) -> Numbers:
+def zigzag(levels: npt.NDArray[np.int32]) -> UInt32Array:
     """0, -1, 1, -2, 2 … as 0, 1, 2, 3, 4 …"""
     return ((levels << 1) ^ (levels >> 31)).view(np.uint32)
 
 
-def unzigzag(numbers: Numbers) -> npt.NDArray[np.int32]:
+def unzigzag(numbers: UInt32Array) -> npt.NDArray[np.int32]:
     """The inverse of `zigzag`."""
     return ((numbers >> np.uint32(1)) ^ (np.uint32(0) - (numbers & np.uint32(1)))).view(np.int32)

@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.protocol import randomness
+from coterie.protocol.arrays import FloatMatrix
 
 BLOCK = 4096
 _LEAST = 64
@@ -30,7 +31,6 @@ GROUP = 32
 # Rows at a time in float64.
 WIDE = 8
 
-Matrix = npt.NDArray[np.float32]
 Real = TypeVar("Real", np.float32, np.float64)
 
 
@@ -81,7 +81,7 @@ def spreading(seed: bytes) -> npt.NDArray[np.float32]:
     return randomness.signs(randomness.derive(seed, "spread"), BLOCK)
 
 
-def cut(vector: npt.NDArray[np.float32], span: Span) -> Matrix:
+def cut(vector: npt.NDArray[np.float32], span: Span) -> FloatMatrix:
     """The blocks of a span, [count, size], the last filled with zeros where the vector ends."""
     part = vector[span.start : span.start + span.count * span.size]
     missing = span.count * span.size - part.size
@@ -94,9 +94,9 @@ class Space:
     span costs more than the transform.
     """
 
-    first: Matrix
-    second: Matrix
-    third: Matrix
+    first: FloatMatrix
+    second: FloatMatrix
+    third: FloatMatrix
 
     @staticmethod
     def of(length: int) -> "Space":
@@ -104,26 +104,26 @@ class Space:
         most = min(GROUP * BLOCK, blocks(length)[1])
         return Space(np.empty(most, np.float32), np.empty(most, np.float32), np.empty(most, np.float32))
 
-    def other(self, turned: Matrix) -> Matrix:
+    def other(self, turned: FloatMatrix) -> FloatMatrix:
         """Of the first two rooms the one in which a rotated span does not lie."""
         return self.second if np.may_share_memory(turned, self.first) else self.first
 
 
-def rotate(matrix: Matrix, flips: npt.NDArray[np.float32], space: Space) -> Matrix:
+def rotate(matrix: FloatMatrix, flips: npt.NDArray[np.float32], space: Space) -> FloatMatrix:
     """Every row rotated; lies in `space` until that is used again."""
     flipped = space.second[: matrix.size].reshape(matrix.shape)
     np.multiply(matrix, flips[: matrix.shape[1]], out=flipped)
     return transform(flipped, space.first, space.second)
 
 
-def spread(matrix: Matrix, flips: npt.NDArray[np.float32], space: Space) -> Matrix:
+def spread(matrix: FloatMatrix, flips: npt.NDArray[np.float32], space: Space) -> FloatMatrix:
     """W (t ∘ x) of every row, eight times as long; lies in `space.second`."""
     flipped = space.second[: matrix.size].reshape(matrix.shape)
     np.multiply(matrix, flips[: matrix.shape[1]], out=flipped)
     return _scattered(flipped, space.first, space.second)
 
 
-def spread_back(whole: Matrix, flips: npt.NDArray[np.float64], scales: npt.NDArray[np.float32]) -> Matrix:
+def spread_back(whole: FloatMatrix, flips: npt.NDArray[np.float64], scales: npt.NDArray[np.float32]) -> FloatMatrix:
     """64 times the inverse of `spread`, of rows of whole numbers, each times its scale; in their place. The sums are
     exact, in float64 for a few rows at a time, and the product is rounded once.
     """

@@ -29,9 +29,9 @@ class Selection:
         """How many blocks there are."""
         return -(-self.length // BLOCK)
 
-    def kept(self, block: int) -> int:
+    def kept_count(self, block: int) -> int:
         """How many elements of a block are kept, at least one."""
-        return kept(self.fraction, self.size(block))
+        return kept_count(self.fraction, self.size(block))
 
     def size(self, block: int) -> int:
         """How many elements a block has."""
@@ -39,14 +39,14 @@ class Selection:
 
     def before(self, block: int) -> int:
         """How many elements of the blocks before this one are kept."""
-        return block * kept(self.fraction, BLOCK) if block < self.blocks else total(self.fraction, self.length)
+        return block * kept_count(self.fraction, BLOCK) if block < self.blocks else total(self.fraction, self.length)
 
     def places(self, block: int) -> npt.NDArray[np.int64]:
         """The places of the kept elements within a block, rising."""
-        return _places(self.seed, block, self.size(block), self.kept(block))
+        return _places(self.seed, block, self.size(block), self.kept_count(block))
 
 
-def kept(fraction: float, count: int) -> int:
+def kept_count(fraction: float, count: int) -> int:
     """How many of `count` elements are kept: ⌈fraction · count⌉, in double precision."""
     return min(count, math.ceil(fraction * count))
 
@@ -54,7 +54,7 @@ def kept(fraction: float, count: int) -> int:
 def total(fraction: float, length: int) -> int:
     """How many elements of a vector are kept."""
     rest = length % BLOCK
-    return length // BLOCK * kept(fraction, BLOCK) + (kept(fraction, rest) if rest else 0)
+    return length // BLOCK * kept_count(fraction, BLOCK) + (kept_count(fraction, rest) if rest else 0)
 
 
 # Every update of a round selects alike, so an aggregator needs few of these again and again.

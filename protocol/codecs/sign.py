@@ -13,11 +13,11 @@ import numpy.typing as npt
 
 from coterie.protocol.codecs.codec import (
     NO_STATE,
+    CodecState,
     Keys,
     Memoryless,
     Payload,
     Shape,
-    State,
     as_float32,
     check_range,
     malformed,
@@ -42,7 +42,7 @@ class Sign(Memoryless):
         """Exactly four bytes for each segment and one bit for each element."""
         return self.min_bytes(shape)
 
-    def encode(self, vector: npt.NDArray[Any], keys: Keys, shape: Shape, state: State) -> tuple[bytes, State]:
+    def encode(self, vector: npt.NDArray[Any], keys: Keys, shape: Shape, state: CodecState) -> tuple[bytes, CodecState]:
         """See Codec.encode."""
         values = as_float32(vector, shape)
         means = [np.abs(values[low:high]).mean(dtype=np.float64) for low, high in shape.bounds]

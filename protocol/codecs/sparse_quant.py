@@ -25,10 +25,10 @@ from coterie import errors
 from coterie.protocol import randomness
 from coterie.protocol.codecs.codec import (
     NO_STATE,
+    CodecState,
     Keys,
     Payload,
     Shape,
-    State,
     as_float32,
     check_range,
     malformed,
@@ -60,7 +60,7 @@ class SparseQuant(KeepsFraction):
         """As `min_bytes`."""
         return self.min_bytes(shape)
 
-    def encode(self, vector: npt.NDArray[Any], keys: Keys, shape: Shape, state: State) -> tuple[bytes, State]:
+    def encode(self, vector: npt.NDArray[Any], keys: Keys, shape: Shape, state: CodecState) -> tuple[bytes, CodecState]:
         """See Codec.encode."""
         as_float32(vector, shape)
         part = self._part(keys, shape)

@@ -25,11 +25,11 @@ from coterie import errors
 from coterie.protocol import randomness
 from coterie.protocol.codecs.codec import (
     NO_STATE,
+    CodecState,
     Keys,
     Memoryless,
     Payload,
     Shape,
-    State,
     as_float32,
     check_range,
     malformed,
@@ -78,7 +78,7 @@ class Stochastic(Memoryless):
         """The units, and what the packing needs."""
         return self._head(shape.length) + self.packing.max_bytes(shape.length)
 
-    def encode(self, vector: npt.NDArray[Any], keys: Keys, shape: Shape, state: State) -> tuple[bytes, State]:
+    def encode(self, vector: npt.NDArray[Any], keys: Keys, shape: Shape, state: CodecState) -> tuple[bytes, CodecState]:
         """See Codec.encode."""
         values = as_float32(vector, shape)
         units = np.zeros(-(-values.size // self.block), _UNIT)

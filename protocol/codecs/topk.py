@@ -20,10 +20,10 @@ import numpy.typing as npt
 from coterie.protocol.codecs import rice
 from coterie.protocol.codecs.codec import (
     NO_STATE,
+    CodecState,
     Keys,
     Payload,
     Shape,
-    State,
     as_float32,
     check_range,
     malformed,
@@ -53,7 +53,7 @@ class TopK(KeepsFraction):
         kept, blocks = self._kept_count(shape.length), _blocks(shape.length)
         return _HEAD.itemsize * blocks + _VALUE.itemsize * kept + kept * 17 // 8 + 3 * blocks
 
-    def encode(self, vector: npt.NDArray[Any], keys: Keys, shape: Shape, state: State) -> tuple[bytes, State]:
+    def encode(self, vector: npt.NDArray[Any], keys: Keys, shape: Shape, state: CodecState) -> tuple[bytes, CodecState]:
         """See Codec.encode."""
         values = as_float32(vector, shape)
         places = largest(np.abs(values), self._kept_count(values.size))

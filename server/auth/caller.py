@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from coterie.errors import Forbidden, Unauthenticated
-from coterie.protocol.control import Role
+from coterie.protocol.control import TokenRole
 from coterie.server.clock import now_ms
 from coterie.server.store import tokens
 
@@ -20,7 +20,7 @@ class Caller:
     """
 
     token: str
-    role: Role
+    role: TokenRole
     population: str | None
     expires_at: int | None
 

@@ -11,7 +11,7 @@ from fastapi.routing import APIRoute
 from coterie.errors import Forbidden, InternalError, Unauthenticated
 from coterie.protocol import ids
 from coterie.protocol.canonical import sha256_hex
-from coterie.protocol.control import Role
+from coterie.protocol.control import TokenRole
 from coterie.protocol.http_signatures import RequestSignature, check_content_digest, parse_signature
 from coterie.protocol.session import SessionTerms
 from coterie.server.auth.caller import Caller
@@ -129,14 +129,14 @@ async def _known(coordinator: Coordinator, token: Token) -> TokenRow:
 async def _caller(request: Request, rule: RouteRule) -> Caller:
     row = await _known(coordinator_of(request), _bearer(request))
     if row.kind not in rule.roles:
-        wanted = " or ".join(role for role in get_args(Role) if role in rule.roles)
+        wanted = " or ".join(role for role in get_args(TokenRole) if role in rule.roles)
         raise Forbidden(
             f"This needs a token of the role {wanted}; this one is of the kind {row.kind}.",
             hint="Ask an administrator for one: coterie tokens make --role ROLE. The coordinator keeps the first "
             "administrator's in admin.token of its folder (--token, COTERIE_TOKEN).",
             code="token_role",
         )
-    caller = Caller(token=row.id, role=cast(Role, row.kind), population=row.population, expires_at=row.expires_at)
+    caller = Caller(token=row.id, role=cast(TokenRole, row.kind), population=row.population, expires_at=row.expires_at)
     if rule.scope is not Scope.ROWS:
         caller.check(request.path_params["name"] if rule.scope is Scope.NAMED else None)
     return caller
@@ -340,7 +340,7 @@ async def _signed_party(request: Request) -> SignedParty:
 
 Calling = Annotated[Caller, Depends(_calling)]
 Enrolling = Annotated[Enroller, Depends(_enrolling)]
-Signed = Annotated[SignedDevice, Depends(_signed)]
+SigningDevice = Annotated[SignedDevice, Depends(_signed)]
 Joining = Annotated[Invited, Depends(_joining_party)]
 Party = Annotated[SignedParty, Depends(_signed_party)]
 Here = Annotated[Coordinator, Depends(_here)]

@@ -8,9 +8,9 @@ from enum import Enum
 from typing import Final, Literal
 
 from coterie.errors import InternalError
-from coterie.protocol.control import Role
+from coterie.protocol.control import TokenRole
 
-Principal = Literal[Role, "newcomer", "device", "invited", "party"]
+Principal = Literal[TokenRole, "newcomer", "device", "invited", "party"]
 """Whoever calls: a role of the control plane; a newcomer that wants to join a population, or a device (or edge
 aggregator) that has; who is invited to a role of a session, or a party that has taken one.
 """

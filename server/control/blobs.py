@@ -2,15 +2,15 @@
 
 from typing import Annotated, Literal
 
-from fastapi import Path, Query, Request, Response
+from fastapi import Query, Request, Response
 
 from coterie.protocol.control import BlobRef
 from coterie.server.auth.gate import Calling, Here, gated_router
+from coterie.server.paths import BlobPath
 from coterie.server.store import audit, blob_rows
 
 router = gated_router("blobs")
-Digest = Annotated[str, Path(pattern=r"^[0-9a-f]{64}$")]
-Kind = Annotated[
+BlobKind = Annotated[
     Literal["plan", "graph", "model", "frozen", "evaluation"],
     Query(
         description="What the blob is. Evaluation data is never served to anybody; the others are, to whoever "
@@ -28,7 +28,9 @@ Kind = Annotated[
         "requestBody": {"content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}}
     },
 )
-async def put(sha256: Digest, kind: Kind, request: Request, response: Response, here: Here, caller: Calling) -> BlobRef:
+async def put(
+    sha256: BlobPath, kind: BlobKind, request: Request, response: Response, here: Here, caller: Calling
+) -> BlobRef:
     """Streams into the store; acknowledged when file and row are durable. A blob that is here already is answered with
     200; with a token for one population, one that such a token has sent already.
     """

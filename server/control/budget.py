@@ -13,9 +13,9 @@ from coterie.protocol.control import Page
 from coterie.protocol.conversion import to_json
 from coterie.server.auth.gate import Here, gated_router
 from coterie.server.clock import now_ms
-from coterie.server.control.populations import Name, find_population
+from coterie.server.control.populations import PopulationPath, find_population
 from coterie.server.floor import policy_of
-from coterie.server.paging import Cursor, Limit, number_after, page
+from coterie.server.paging import PageCursor, PageLimit, number_after, page
 from coterie.server.store import ledger
 from coterie.server.store.ledger import Ledger
 
@@ -25,7 +25,7 @@ DELTA = 1e-5
 
 
 @router.get("/v1/populations/{name}/budget", operation_id="getBudget", summary="The privacy budget of a population")
-async def show(name: Name, here: Here) -> BudgetView:
+async def show(name: PopulationPath, here: Here) -> BudgetView:
     """Of a unit that took part in everything: what it may have lost, by experiment and over 365 days."""
     async with here.storage.database.read() as session:
         row = await find_population(session, name)
@@ -39,7 +39,9 @@ async def show(name: Name, here: Here) -> BudgetView:
     operation_id="listBudgetEntries",
     summary="The ledger of a population, the oldest entry first",
 )
-async def entries(name: Name, here: Here, limit: Limit = 100, cursor: Cursor = None) -> Page[LedgerEntry]:
+async def entries(
+    name: PopulationPath, here: Here, limit: PageLimit = 100, cursor: PageCursor = None
+) -> Page[LedgerEntry]:
     """Append-only, each entry chained to the one before by its digest and signed by the coordinator's key."""
     async with here.storage.database.read() as session:
         row = await find_population(session, name)
@@ -74,7 +76,7 @@ def view(ledger: Ledger, head: Head, state: State, delta: float, now: int) -> Bu
 
 def _experiment(ledger: Ledger, state: State, name: str, delta: float) -> ExperimentBudget:
     charges = [charge for charge in state.charges.values() if charge.experiment == name]
-    counts = {standing: sum(charge.standing is standing for charge in charges) for standing in CostState}
+    counts = {state: sum(charge.state is state for charge in charges) for state in CostState}
     own, each = state.limits.get(name), state.limits.get(EACH)
     at = own.delta if own else each.delta if each else delta
     bounds = [bound.epsilon for bound in (own, each) if bound is not None and bound.delta == at]
@@ -91,7 +93,7 @@ def _experiment(ledger: Ledger, state: State, name: str, delta: float) -> Experi
 
 
 def _spent_charges(charges: Sequence[Charge]) -> tuple[Charge, ...]:
-    return tuple(charge for charge in charges if charge.standing is CostState.SPENT)
+    return tuple(charge for charge in charges if charge.state is CostState.SPENT)
 
 
 def _epsilon(ledger: Ledger, charges: Sequence[Charge], delta: float) -> float | None:

@@ -9,7 +9,7 @@ from coterie.errors import NotFound
 from coterie.protocol.control import DeviceView, Page
 from coterie.server.auth.gate import Calling, Here, gated_router
 from coterie.server.coordinator import Coordinator
-from coterie.server.paging import Cursor, Limit, after, instant, page
+from coterie.server.paging import PageCursor, PageLimit, after, instant, page
 from coterie.server.rounds.shut_out import WITHDRAWN, shut_out
 from coterie.server.store import devices
 from coterie.server.store.tables import DeviceRow
@@ -45,8 +45,8 @@ async def index(
     here: Here,
     caller: Calling,
     population: Annotated[str | None, Query(max_length=100)] = None,
-    limit: Limit = 100,
-    cursor: Cursor = None,
+    limit: PageLimit = 100,
+    cursor: PageCursor = None,
 ) -> Page[DeviceView]:
     """In the order of their enrolment."""
     population = caller.within(population)

@@ -23,14 +23,16 @@ from coterie.server.control import submission
 from coterie.server.control.idempotency import OnceOnly
 from coterie.server.control.populations import find_population
 from coterie.server.floor import check_floor, policy_of
-from coterie.server.paging import Cursor, Limit, after, instant, maybe_instant, number_after, page
+from coterie.server.paging import PageCursor, PageLimit, after, instant, maybe_instant, number_after, page
 from coterie.server.rounds.record import uploaded
 from coterie.server.rounds.retention import BYTES_KEPT
 from coterie.server.store import audit, events, experiments, upstream
 from coterie.server.store.tables import ExperimentRow, ModelRow, RoundRow
 
 router = gated_router("experiments")
-Name = Annotated[str, Path(max_length=200, description="An id, the unique beginning of one, or a unique name.")]
+ExperimentPath = Annotated[
+    str, Path(max_length=200, description="An id, the unique beginning of one, or a unique name.")
+]
 
 
 def view(row: ExperimentRow, quarantined: Mapping[str, str]) -> ExperimentView:
@@ -124,8 +126,8 @@ async def index(
     caller: Calling,
     population: Annotated[str | None, Query(max_length=100)] = None,
     state: Literal["running", "finished", "stopped"] | None = None,
-    limit: Limit = 100,
-    cursor: Cursor = None,
+    limit: PageLimit = 100,
+    cursor: PageCursor = None,
 ) -> Page[ExperimentView]:
     """All, or those of one population or in one state."""
     population = caller.within(population)
@@ -135,7 +137,7 @@ async def index(
 
 
 @router.get("/v1/experiments/{experiment}", operation_id="getExperiment", summary="One experiment")
-async def show(experiment: Name, here: Here, caller: Calling) -> ExperimentView:
+async def show(experiment: ExperimentPath, here: Here, caller: Calling) -> ExperimentView:
     """As it stands."""
     async with here.storage.database.read() as session:
         return view(await experiment_row(session, experiment, caller), here.board.quarantined)
@@ -144,7 +146,7 @@ async def show(experiment: Name, here: Here, caller: Calling) -> ExperimentView:
 @router.post(
     "/v1/experiments/{experiment}/stop", operation_id="stopExperiment", status_code=202, summary="Stop an experiment"
 )
-async def stop(experiment: Name, here: Here, caller: Calling) -> ExperimentView:
+async def stop(experiment: ExperimentPath, here: Here, caller: Calling) -> ExperimentView:
     """Idempotent. The open round is abandoned (``stopped``); versions committed before stay."""
     async with here.storage.database.write("stop") as session:
         locked = await experiments.lock(session, (await experiment_row(session, experiment, caller)).id)
@@ -198,7 +200,7 @@ def _round_view(row: RoundRow, bytes_up: int) -> RoundView:
     "/v1/experiments/{experiment}/rounds", operation_id="listRounds", summary="The rounds of an experiment in order"
 )
 async def rounds(
-    experiment: Name, here: Here, caller: Calling, limit: Limit = 100, cursor: Cursor = None
+    experiment: ExperimentPath, here: Here, caller: Calling, limit: PageLimit = 100, cursor: PageCursor = None
 ) -> Page[RoundView]:
     """The open one last."""
     async with here.storage.database.read() as session:
@@ -227,7 +229,7 @@ def model_view(row: ModelRow, best: str | None) -> ModelView:
     "/v1/experiments/{experiment}/models", operation_id="listModels", summary="The model versions of an experiment"
 )
 async def models(
-    experiment: Name, here: Here, caller: Calling, limit: Limit = 100, cursor: Cursor = None
+    experiment: ExperimentPath, here: Here, caller: Calling, limit: PageLimit = 100, cursor: PageCursor = None
 ) -> Page[ModelView]:
     """In order; round 0 is the initial version. The bytes are at ``GET /v1/blobs/{sha256}``."""
     async with here.storage.database.read() as session:

@@ -14,7 +14,7 @@ from coterie.server.clock import now_ms
 from coterie.server.store.tables import IdempotencyRow
 
 REPLAYED = "Idempotent-Replay"
-Key = Annotated[str | None, Header(alias="Idempotency-Key", min_length=1, max_length=200)]
+IdempotencyKey = Annotated[str | None, Header(alias="Idempotency-Key", min_length=1, max_length=200)]
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Once:
             )
 
 
-async def once(request: Request, caller: Calling, key: Key = None) -> Once:
+async def once(request: Request, caller: Calling, key: IdempotencyKey = None) -> Once:
     """The request's idempotency."""
     body = await request.body()
     return Once(caller.token, key, sha256_hex(f"{request.method} {request.url.path}\n".encode() + body))

@@ -19,12 +19,12 @@ from coterie.server.auth.gate import Calling, Here, gated_router
 from coterie.server.control.idempotency import OnceOnly
 from coterie.server.coordinator import Coordinator
 from coterie.server.floor import changed, check_names, check_signer, policy_of, to_row
-from coterie.server.paging import Cursor, Limit, after, instant, page
+from coterie.server.paging import PageCursor, PageLimit, after, instant, page
 from coterie.server.store import audit, events, populations
 from coterie.server.store.tables import PopulationRow
 
 router = gated_router("populations")
-Name = Annotated[str, Path(max_length=100)]
+PopulationPath = Annotated[str, Path(max_length=100)]
 Public = Annotated[str, Path(pattern=PUBLIC_PATTERN)]
 
 
@@ -99,7 +99,7 @@ async def create(
 
 
 @router.get("/v1/populations", operation_id="listPopulations", summary="List populations by name")
-async def index(here: Here, caller: Calling, limit: Limit = 100, cursor: Cursor = None) -> Page[PopulationView]:
+async def index(here: Here, caller: Calling, limit: PageLimit = 100, cursor: PageCursor = None) -> Page[PopulationView]:
     """By name; with a token for one population, that one."""
     async with here.storage.database.read() as session:
         rows = await populations.page(session, caller.population, after(cursor) or "", limit + 1)
@@ -108,7 +108,7 @@ async def index(here: Here, caller: Calling, limit: Limit = 100, cursor: Cursor 
 
 
 @router.get("/v1/populations/{name}", operation_id="getPopulation", summary="One population")
-async def show(name: Name, here: Here) -> PopulationView:
+async def show(name: PopulationPath, here: Here) -> PopulationView:
     """As it stands."""
     async with here.storage.database.read() as session:
         return await view(here, session, await find_population(session, name))
@@ -117,7 +117,7 @@ async def show(name: Name, here: Here) -> PopulationView:
 @router.put(
     "/v1/populations/{name}/signers/{public}", operation_id="allowSigner", summary="Accept a researcher's plans"
 )
-async def allow(name: Name, public: Public, here: Here, caller: Calling) -> PopulationView:
+async def allow(name: PopulationPath, public: Public, here: Here, caller: Calling) -> PopulationView:
     """Idempotent. Devices that enrolled before have pinned the earlier keys and refuse the new one until they enrol
     again. Refused where the population's policy names its signers (``population_policy``): change the policy then.
     """
@@ -134,7 +134,7 @@ async def allow(name: Name, public: Public, here: Here, caller: Calling) -> Popu
 @router.patch(
     "/v1/populations/{name}", operation_id="changePolicy", summary="Change the floor under a population's experiments"
 )
-async def change(name: Name, body: PolicyChange, here: Here, caller: Calling) -> PopulationView:
+async def change(name: PopulationPath, body: PolicyChange, here: Here, caller: Calling) -> PopulationView:
     """Idempotent. Experiments that run keep what they were started with, but for the limits of ε, which hold from now
     on: the ledger has them as entries.
     """

@@ -13,7 +13,7 @@ from coterie.server.auth.gate import Calling, Here, gated_router
 from coterie.server.clock import now_ms
 from coterie.server.control.idempotency import OnceOnly
 from coterie.server.credentials.tokens import Token, new_token
-from coterie.server.paging import Cursor, Limit, after, page
+from coterie.server.paging import PageCursor, PageLimit, after, page
 from coterie.server.sessions.view import session_view
 from coterie.server.store import audit, events, sessions, tokens
 from coterie.server.store.session_end import clear, end_session
@@ -85,7 +85,7 @@ async def _again(session: AsyncSession, identifier: str) -> dict[str, Token]:
 
 
 @router.get("/v1/sessions", operation_id="listSessions", summary="List sessions")
-async def index(here: Here, limit: Limit = 100, cursor: Cursor = None) -> Page[SessionView]:
+async def index(here: Here, limit: PageLimit = 100, cursor: PageCursor = None) -> Page[SessionView]:
     """In the order in which they were made."""
     async with here.storage.database.read() as session:
         rows = await sessions.page(session, after(cursor) or "", limit + 1)

@@ -100,7 +100,7 @@ async def _check_trusted(session: AsyncSession, request: ExperimentCreate) -> No
 
 
 async def _require(session: AsyncSession, digests: set[str], caller: Caller) -> None:
-    missing = sorted(digests - await blob_rows.known(session, frozenset(digests), caller.population))
+    missing = sorted(digests - await blob_rows.durable_blobs(session, frozenset(digests), caller.population))
     if missing:
         raise Conflict(
             f"{len(missing)} blobs of this experiment have not been uploaded, the first is {missing[0]}.",

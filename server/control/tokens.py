@@ -6,21 +6,21 @@ from typing import Annotated, Any, Final, get_args
 from fastapi import Path, Response
 
 from coterie.errors import Conflict, Forbidden, InputError, NotFound
-from coterie.protocol.control import AnyTokenKind, Page, Role, TokenCreate, TokenCreated, TokenKind, TokenView
+from coterie.protocol.control import AnyTokenKind, Page, TokenCreate, TokenCreated, TokenKind, TokenRole, TokenView
 from coterie.server.auth.caller import Caller
 from coterie.server.auth.gate import Calling, Here, gated_router
 from coterie.server.clock import now_ms
 from coterie.server.control.idempotency import OnceOnly
 from coterie.server.control.populations import find_population
 from coterie.server.credentials.tokens import new_token
-from coterie.server.paging import Cursor, Limit, after, instant, maybe_instant, page
+from coterie.server.paging import PageCursor, PageLimit, after, instant, maybe_instant, page
 from coterie.server.store import audit, tokens
 from coterie.server.store.tables import TokenRow
 
 router = gated_router("tokens")
 JOINING: Final[tuple[TokenKind, ...]] = ("enrol", "edge")
 """The kinds of tokens that let devices and edge aggregators join."""
-MAKES: Final[Mapping[Role, frozenset[AnyTokenKind]]] = {
+MAKES: Final[Mapping[TokenRole, frozenset[AnyTokenKind]]] = {
     "admin": frozenset(get_args(AnyTokenKind)),
     "operator": frozenset((*JOINING, "party")),
     "researcher": frozenset(),
@@ -137,7 +137,7 @@ async def create(body: TokenCreate, response: Response, here: Here, caller: Call
 
 
 @router.get("/v1/tokens", operation_id="listTokens", summary="List tokens, without their secrets")
-async def index(here: Here, caller: Calling, limit: Limit = 100, cursor: Cursor = None) -> Page[TokenView]:
+async def index(here: Here, caller: Calling, limit: PageLimit = 100, cursor: PageCursor = None) -> Page[TokenView]:
     """The oldest first; with a token for one population, those for that population."""
     async with here.storage.database.read() as session:
         rows = await tokens.page(session, caller.population, after(cursor) or "", limit + 1)

@@ -6,14 +6,14 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from coterie.aggregation.eligibility import eligible, keeps_last_slot, may_try, measures
-from coterie.aggregation.engine import EvaluationLeased, Kind, TaskLeased, open_slots
+from coterie.aggregation.engine import EvaluationLeased, TaskLeased, open_slots
 from coterie.aggregation.plan.needs import Needs
 from coterie.aggregation.private.local_noise import local_terms
 from coterie.errors import Conflict
 from coterie.protocol import ids
 from coterie.protocol.canonical import sha256_hex
 from coterie.protocol.control import ExperimentCreate
-from coterie.protocol.device import BlobRef, Task
+from coterie.protocol.device import BlobRef, Task, TaskKind
 from coterie.server.clock import now_ms
 from coterie.server.coordinator import Coordinator
 from coterie.server.device.limits import masked_limit, upload_limit
@@ -34,9 +34,9 @@ def repeat(coordinator: Coordinator, row: TaskRow) -> Task:
     return Task.model_validate(with_time_left(row)).signed(coordinator.identity.key)
 
 
-async def candidates(coordinator: Coordinator, session: AsyncSession, asker: Asker) -> list[tuple[str, Kind]]:
+async def candidates(coordinator: Coordinator, session: AsyncSession, asker: Asker) -> list[tuple[str, TaskKind]]:
     """The experiments that have a task for this device now, those whose round began first leading."""
-    found: list[tuple[str, Kind]] = []
+    found: list[tuple[str, TaskKind]] = []
     for opened in await experiments.open_rounds(session, asker.population):
         if opened.row.experiment in coordinator.board.quarantined:
             continue
@@ -47,7 +47,7 @@ async def candidates(coordinator: Coordinator, session: AsyncSession, asker: Ask
 
 
 async def _may_take(
-    coordinator: Coordinator, session: AsyncSession, opened: OpenRound, kind: Kind, asker: Asker
+    coordinator: Coordinator, session: AsyncSession, opened: OpenRound, kind: TaskKind, asker: Asker
 ) -> bool:
     experiment = await experiments.find(session, opened.row.experiment)
     if experiment is None:
@@ -66,7 +66,7 @@ async def _may_take(
 
 
 async def _chosen(
-    session: AsyncSession, opened: OpenRound, kind: Kind, asker: Asker, request: ExperimentCreate
+    session: AsyncSession, opened: OpenRound, kind: TaskKind, asker: Asker, request: ExperimentCreate
 ) -> bool:
     """Whether a device is eligible, and the round's tasks are not kept for others. An edge aggregator's devices answer
     to the edge, so neither is asked of it.
@@ -87,7 +87,7 @@ async def _chosen(
     return not kept_for_others(opened.row, asker.id, now)
 
 
-async def lease(coordinator: Coordinator, asker: Asker, experiment: str, kind: Kind) -> Task | None:
+async def lease(coordinator: Coordinator, asker: Asker, experiment: str, kind: TaskKind) -> Task | None:
     """Lease a task of this experiment to the device, in one transaction. None when somebody else took the last slot."""
     try:
         async with coordinator.storage.database.write("lease") as session:

@@ -5,10 +5,9 @@ never served.
 import hashlib
 from collections.abc import AsyncIterator
 from pathlib import Path as File
-from typing import Annotated
 
 import structlog
-from fastapi import Path, Request, Response
+from fastapi import Request, Response
 from fastapi.responses import StreamingResponse
 
 from coterie.errors import NotFound
@@ -17,11 +16,11 @@ from coterie.server.auth.gate import Here, gated_router
 from coterie.server.coordinator import Coordinator
 from coterie.server.downloads.compression import Variant
 from coterie.server.downloads.ranges import Unsatisfiable, parse_range
+from coterie.server.paths import BlobPath
 from coterie.server.store import blob_rows
 
 router = gated_router("blobs")
 log = structlog.get_logger("coterie.server")
-Digest = Annotated[str, Path(pattern=r"^[0-9a-f]{64}$")]
 FOR_EVER = "public, max-age=31536000, immutable"
 MOST_HELD = 4
 
@@ -54,7 +53,7 @@ async def _delta(request: Request, here: Coordinator, sha256: str, size: int) ->
             row = await blob_rows.find(session, held)
         if row is None or row.kind != "model" or row.size != size:
             continue
-        made = await here.downloads.deltas.made(held, sha256, size)
+        made = await here.downloads.deltas.delta_file(held, sha256, size)
         if made is not None:
             return held, made
     return None
@@ -82,7 +81,7 @@ async def _size(here: Coordinator, sha256: str) -> int:
         416: {"description": "The range lies outside of the blob."},
     },
 )
-async def get(sha256: Digest, request: Request, here: Here) -> Response:
+async def get(sha256: BlobPath, request: Request, here: Here) -> Response:
     """ETag is the digest. Ranges are of the bytes as stored; a whole blob may come zstd-compressed. Who asks for a
     delta (``A-IM: coterie-delta``) and names model versions that it has (``If-None-Match``) may get the difference.
     """
@@ -138,7 +137,7 @@ async def _send(
         async for chunk in source:
             if whole is not None:
                 whole.update(chunk)
-            here.rounds.traffic.sent(sha256, len(chunk))
+            here.rounds.traffic.count_sent(sha256, len(chunk))
             here.metrics.sent.inc(len(chunk))
             yield chunk
         if whole is not None and whole.hexdigest() != sha256:

@@ -2,7 +2,7 @@
 
 from coterie.errors import Conflict
 from coterie.protocol.device import PROTOCOL_VERSIONS, CheckIn, CheckInResponse, Task
-from coterie.server.auth.gate import Here, Signed, gated_router
+from coterie.server.auth.gate import Here, SigningDevice, gated_router
 from coterie.server.clock import now_ms
 from coterie.server.device.assignment import Asker, candidates, lease, repeat
 from coterie.server.pace import rested
@@ -12,7 +12,7 @@ router = gated_router("device")
 
 
 @router.post("/v1/device/check-in", operation_id="checkIn", summary="Ask for a task, and what became of earlier ones")
-async def check_in(body: CheckIn, here: Here, device: Signed) -> CheckInResponse:
+async def check_in(body: CheckIn, here: Here, device: SigningDevice) -> CheckInResponse:
     """At most one task per device: a device that holds a lease gets the same task again."""
     if not set(body.protocol) & set(PROTOCOL_VERSIONS):
         raise Conflict(

@@ -1,23 +1,22 @@
 """What a device says about a task it holds: still at it, or giving it up."""
 
-from typing import Annotated, Final
+from typing import Final
 
-from fastapi import Path
 from pydantic import BaseModel
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from coterie.errors import Gone
 from coterie.protocol.device import WITH_ROWS, Abort, Progress, Task
 from coterie.protocol.wire import Milliseconds
-from coterie.server.auth.gate import Here, Signed, SignedDevice, gated_router
+from coterie.server.auth.gate import Here, SignedDevice, SigningDevice, gated_router
 from coterie.server.clock import now_ms
-from coterie.server.device.task_states import check_held, experiment_of, own, refusal
+from coterie.server.device.task_states import check_leased, experiment_of, own, refusal
+from coterie.server.paths import TaskPath
 from coterie.server.store import events, experiments, nonces, tasks
 from coterie.server.store.engine import can_wait
 from coterie.server.store.tables import TaskRow
 
 router = gated_router("device")
-TaskName = Annotated[str, Path(max_length=64)]
 WITHHELD: Final = "withheld"
 """Stands for the phase and the code of what rows may have to do with, under a promise of privacy."""
 
@@ -29,12 +28,12 @@ class LeaseLeft(BaseModel):
 
 
 @router.post("/v1/device/tasks/{task}/progress", operation_id="reportProgress", summary="Still at it: extend the lease")
-async def progress(task: TaskName, body: Progress, here: Here, device: Signed) -> LeaseLeft:
+async def progress(task: TaskPath, body: Progress, here: Here, device: SigningDevice) -> LeaseLeft:
     """The lease starts anew. A round's deadline is not moved by it."""
     async with here.storage.database.write("progress") as session:
         can_wait(session)
         row = await own(session, task, device.id)
-        check_held(row)
+        check_leased(row)
         await nonces.spend(session, device.nonce, device.nonce_expires)
         lease_ms = Task.model_validate_json(row.message).lease_ms
         if not await tasks.extend(session, row.id, now_ms() + lease_ms):
@@ -43,14 +42,14 @@ async def progress(task: TaskName, body: Progress, here: Here, device: Signed) -
 
 
 @router.post("/v1/device/tasks/{task}/abort", operation_id="abortTask", status_code=204, summary="Give the task up")
-async def abort(task: TaskName, body: Abort, here: Here, device: Signed) -> None:
+async def abort(task: TaskPath, body: Abort, here: Here, device: SigningDevice) -> None:
     """The slot is offered to another device at once. Doing it twice is harmless."""
     async with here.storage.database.write("abort") as session:
         locked = await experiments.lock(session, await experiment_of(session, task, device.id))
         row = await own(session, task, device.id)
         if row.state == tasks.ABORTED or await _out_of_attempt(session, device, row, body):
             return
-        check_held(row)
+        check_leased(row)
         await nonces.spend(session, device.nonce, device.nonce_expires)
         code, detail = _kept(row, body)
         changes = {"code": code, "detail": detail, "verdict": tasks.ROLLED_BACK, "finished_at": now_ms()}
@@ -68,7 +67,7 @@ async def _out_of_attempt(session: AsyncSession, device: SignedDevice, row: Task
     if row.state != tasks.ACCEPTED or row.attempt is None or row.upload is not None:
         return False
     await nonces.spend(session, device.nonce, device.nonce_expires)
-    if await tasks.left(session, row.id, *_kept(row, body)):
+    if await tasks.note_dropout(session, row.id, *_kept(row, body)):
         _tell(session, row, body)
     return True
 

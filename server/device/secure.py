@@ -8,22 +8,24 @@ answered alike, and saying something else is refused.
 import time
 from typing import Annotated, Literal
 
-from fastapi import Path, Query, Response
+from fastapi import Query, Response
 from pydantic import BaseModel
 
 from coterie.protocol.secagg import AdvertiseKeys, Agreement, Reveal, Shares
-from coterie.server.auth.gate import Here, Signed, gated_router
+from coterie.server.auth.gate import Here, SigningDevice, gated_router
 from coterie.server.bell import wait
 from coterie.server.device import speaking, trained
 from coterie.server.device.relay import Awaited, message_for
 from coterie.server.device.task_states import own
+from coterie.server.paths import TaskPath
 
 LONGEST_WAIT_MS = 30_000
 LOOK_AGAIN_S = 5.0
 """Another process may have moved the attempt on, which rings no bell here."""
 router = gated_router("device")
-TaskName = Annotated[str, Path(max_length=64)]
-Wait = Annotated[int, Query(ge=0, le=LONGEST_WAIT_MS, description="How long to wait for the message, in milliseconds.")]
+WaitQuery = Annotated[
+    int, Query(ge=0, le=LONGEST_WAIT_MS, description="How long to wait for the message, in milliseconds.")
+]
 
 
 class MessageReceipt(BaseModel):
@@ -33,25 +35,25 @@ class MessageReceipt(BaseModel):
 
 
 @router.post("/v1/device/tasks/{task}/secure/keys", operation_id="advertiseKeys", summary="Trained: bring the keys")
-async def keys(task: TaskName, body: AdvertiseKeys, here: Here, device: Signed) -> MessageReceipt:
+async def keys(task: TaskPath, body: AdvertiseKeys, here: Here, device: SigningDevice) -> MessageReceipt:
     """The task's work counts in its round from here on; its result stays with the device until it is masked."""
     return MessageReceipt(state=await trained.report(here, device, task, body))
 
 
 @router.post("/v1/device/tasks/{task}/secure/shares", operation_id="dealShares", summary="Deal sealed shares")
-async def shares(task: TaskName, body: Shares, here: Here, device: Signed) -> MessageReceipt:
+async def shares(task: TaskPath, body: Shares, here: Here, device: SigningDevice) -> MessageReceipt:
     """The boxes are sealed end to end: nobody but the neighbours can open them."""
     return MessageReceipt(state=await speaking.say(here, device, task, "shares", body))
 
 
 @router.post("/v1/device/tasks/{task}/secure/agreement", operation_id="agree", summary="Sign the list of survivors")
-async def agreement(task: TaskName, body: Agreement, here: Here, device: Signed) -> MessageReceipt:
+async def agreement(task: TaskPath, body: Agreement, here: Here, device: SigningDevice) -> MessageReceipt:
     """Only in the mode ``consistent``."""
     return MessageReceipt(state=await speaking.say(here, device, task, "agreement", body))
 
 
 @router.post("/v1/device/tasks/{task}/secure/reveal", operation_id="reveal", summary="Open the sum")
-async def reveal(task: TaskName, body: Reveal, here: Here, device: Signed) -> MessageReceipt:
+async def reveal(task: TaskPath, body: Reveal, here: Here, device: SigningDevice) -> MessageReceipt:
     """Shares of the survivors' own masks, and of the keys of those who dropped out: what opens the sum and no more."""
     return MessageReceipt(state=await speaking.say(here, device, task, "reveal", body))
 
@@ -68,7 +70,9 @@ async def reveal(task: TaskName, body: Reveal, here: Here, device: Signed) -> Me
         204: {"description": "Not yet: ask again."},
     },
 )
-async def message(task: TaskName, awaited: Awaited, here: Here, device: Signed, wait_ms: Wait = 0) -> Response:
+async def message(
+    task: TaskPath, awaited: Awaited, here: Here, device: SigningDevice, wait_ms: WaitQuery = 0
+) -> Response:
     """Answered as soon as the attempt is that far, and with 204 when it is not by then."""
     until = time.monotonic() + wait_ms / 1000
     while True:

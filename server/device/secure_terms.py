@@ -5,12 +5,12 @@ import secrets
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from coterie.aggregation.engine import Kind
 from coterie.aggregation.plan.manifest import Manifest
 from coterie.aggregation.private.central import CLIP
 from coterie.aggregation.private.secure_aggregation import secure_of
 from coterie.aggregation.secure import clip_in, secure_terms
 from coterie.protocol.control import ExperimentCreate
+from coterie.protocol.device import TaskKind
 from coterie.protocol.privacy import Privacy, UserLevel
 from coterie.protocol.secagg import SecureTerms
 from coterie.protocol.tensors import open_tensors
@@ -22,7 +22,7 @@ from coterie.server.store.experiments import OpenRound
 async def joined(
     session: AsyncSession,
     opened: OpenRound,
-    kind: Kind,
+    kind: TaskKind,
     request: ExperimentCreate,
     manifest: Manifest,
     reader: BlobReader,
@@ -60,7 +60,7 @@ def _clip(privacy: Privacy | None, reader: BlobReader, server_state: str | None)
     return clip_in({CLIP: file.read(CLIP)} if CLIP in file.tensors else {})
 
 
-async def _bucket(session: AsyncSession, opened: OpenRound, kind: Kind, groups: int) -> int:
+async def _bucket(session: AsyncSession, opened: OpenRound, kind: TaskKind, groups: int) -> int:
     """A group with the fewest tasks, by lot: nobody chooses whom a client is hidden among."""
     if groups == 1:
         return 0

@@ -45,7 +45,7 @@ def _unknown() -> CoterieError:
     return NotFound("This device has no task of that id.", hint="Check in for one.", code="task_unknown")
 
 
-def check_held(row: TaskRow) -> None:
+def check_leased(row: TaskRow) -> None:
     """Raise the refusal that a task's state asks for, unless it is leased."""
     if row.state != tasks.LEASED:
         raise refusal(row.state)

@@ -17,7 +17,7 @@ from coterie.protocol.device import (
     Task,
     UploadReceipt,
 )
-from coterie.server.auth.gate import Here, Signed, gated_router
+from coterie.server.auth.gate import Here, SigningDevice, gated_router
 from coterie.server.coordinator import Coordinator
 from coterie.server.device import acceptance, masked
 from coterie.server.device.task_states import own, refusal
@@ -28,11 +28,11 @@ from coterie.server.store.received import Received
 from coterie.server.store.tables import TaskRow
 
 router = gated_router("device")
-TaskName = Annotated[str, Path(pattern=r"^task_[0-9a-f]{32}$")]
+UploadTaskPath = Annotated[str, Path(pattern=r"^task_[0-9a-f]{32}$")]
 
 
 @router.head("/v1/device/tasks/{task}/update", operation_id="getUploadOffset", summary="How much of the update is here")
-async def offset(task: TaskName, here: Here, device: Signed) -> Response:
+async def offset(task: UploadTaskPath, here: Here, device: SigningDevice) -> Response:
     """``Upload-Offset`` tells where to continue."""
     async with here.storage.database.read() as session:
         row = await own(session, task, device.id)
@@ -56,9 +56,9 @@ async def offset(task: TaskName, here: Here, device: Signed) -> Response:
 )
 async def upload(
     request: Request,
-    task: TaskName,
+    task: UploadTaskPath,
     here: Here,
-    device: Signed,
+    device: SigningDevice,
     upload_offset: Annotated[int, Header(ge=0)],
     upload_length: Annotated[int, Header(ge=1)],
     repr_digest: Annotated[str, Header(max_length=200)],
@@ -85,7 +85,7 @@ async def upload(
 
 
 async def _take(
-    here: Coordinator, device: Signed, row: TaskRow, message: Task, part: UploadPart, body: Received
+    here: Coordinator, device: SigningDevice, row: TaskRow, message: Task, part: UploadPart, body: Received
 ) -> Response:
     vector = masked.awaits_vector(row)
     if row.state != tasks.LEASED and not vector:

@@ -1,6 +1,6 @@
 """A device that leaves for good."""
 
-from coterie.server.auth.gate import Here, Signed, gated_router
+from coterie.server.auth.gate import Here, SigningDevice, gated_router
 from coterie.server.rounds.shut_out import shut_out
 from coterie.server.store import nonces
 from coterie.server.store.tables import DeviceRow
@@ -9,7 +9,7 @@ router = gated_router("device")
 
 
 @router.post("/v1/device/withdraw", operation_id="withdrawDevice", status_code=204, summary="Leave the population")
-async def withdraw(here: Here, device: Signed) -> None:
+async def withdraw(here: Here, device: SigningDevice) -> None:
     """For good: the device's task ends, its later requests are refused, and its key cannot enrol again. Updates
     accepted before stay counted.
     """

@@ -43,7 +43,7 @@ class Deltas:
         self._pays: dict[Pair, bool] = {}
         self._making: dict[Pair, asyncio.Task[None]] = {}
 
-    async def made(self, old: str, new: str, size: int) -> Path | None:
+    async def delta_file(self, old: str, new: str, size: int) -> Path | None:
         """The file of the delta from one version to another, both of that size; None where it does not pay, or too many
         wait. It may be dropped at any time.
         """

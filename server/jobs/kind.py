@@ -15,7 +15,7 @@ from coterie.server.store.jobs import Job
 from coterie.server.store.objects import Shelf
 from coterie.server.worker.workers import JobFailed
 
-Result = dict[str, Any]
+JobResult = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class MadeFile:
     path: Path
 
 
-def no_files(result: Result) -> tuple[MadeFile, ...]:
+def no_files(result: JobResult) -> tuple[MadeFile, ...]:
     """Of a job that makes none."""
     return ()
 
@@ -36,7 +36,7 @@ async def nothing_to_tidy(context: RoundContext, job: Job) -> None:
     """Of a job that leaves nothing beside its folder."""
 
 
-def remember_nothing(result: Result) -> tuple[Mapping[str, Any] | None, str | None]:
+def remember_nothing(result: JobResult) -> tuple[Mapping[str, Any] | None, str | None]:
     """Of a job whose result stands elsewhere."""
     return None, None
 
@@ -57,13 +57,13 @@ class JobKind:
 
     worker: str
     arguments: Callable[[RoundContext, Job, Path], Awaitable[Mapping[str, Any] | None]]
-    keep: Callable[[RoundContext, AsyncSession, Job, Locked, Result], Awaitable[None]]
+    keep: Callable[[RoundContext, AsyncSession, Job, Locked, JobResult], Awaitable[None]]
     transaction: str
     refuse: Callable[[RoundContext, AsyncSession, Job, Locked, JobFailed], Awaitable[None]] | None = None
     refused: str = "aggregate_failed"
-    files: Callable[[Result], tuple[MadeFile, ...]] = no_files
+    files: Callable[[JobResult], tuple[MadeFile, ...]] = no_files
     point: str = "result"
-    remember: Callable[[Result], tuple[Mapping[str, Any] | None, str | None]] = remember_nothing
+    remember: Callable[[JobResult], tuple[Mapping[str, Any] | None, str | None]] = remember_nothing
     tidy: Callable[[RoundContext, Job], Awaitable[None]] = nothing_to_tidy
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from coterie.aggregation.engine import Evaluated, Work
-from coterie.server.jobs.kind import JobKind, Result, round_due, still_due
+from coterie.server.jobs.kind import JobKind, JobResult, round_due, still_due
 from coterie.server.secure.context import RoundContext
 from coterie.server.store import experiments
 from coterie.server.store.experiments import Locked
@@ -34,7 +34,7 @@ async def _arguments(context: RoundContext, job: Job, folder: Path) -> Mapping[s
     }
 
 
-async def _keep(context: RoundContext, session: AsyncSession, job: Job, locked: Locked, result: Result) -> None:
+async def _keep(context: RoundContext, session: AsyncSession, job: Job, locked: Locked, result: JobResult) -> None:
     await _tell(context, session, job, locked, Evaluated(result["metrics"]))
 
 

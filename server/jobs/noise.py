@@ -40,7 +40,7 @@ async def noise_of(context: RoundContext, job: Job, row: ExperimentRow) -> dict[
                 f"and its experiment asks for {'none' if work.noised else 'it'}."
             )
         if work.work is Work.SUM:
-            seed = await spending.paid(session, row, number)
+            seed = await spending.noise_seed(session, row, number)
         elif not work.noised:
             return {}
     if work.work is Work.AGGREGATE:

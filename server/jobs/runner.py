@@ -15,7 +15,7 @@ import structlog
 from coterie.errors import CoterieError
 from coterie.server.bell import Bell
 from coterie.server.clock import now_ms
-from coterie.server.jobs.kind import JobKind, Result
+from coterie.server.jobs.kind import JobKind, JobResult
 from coterie.server.secure.context import RoundContext
 from coterie.server.store import experiments, jobs
 from coterie.server.store.jobs import Job, JobKey
@@ -46,14 +46,14 @@ class JobRunner:
     lease_s: float
     _tasks: dict[JobKey, asyncio.Task[None]] = field(default_factory=dict[JobKey, "asyncio.Task[None]"])
 
-    async def look(self, wanted: Sequence[JobKey], rows: Mapping[JobKey, JobRow]) -> int | None:
+    async def look(self, keys: Sequence[JobKey], rows: Mapping[JobKey, JobRow]) -> int | None:
         """Start whatever of these may be taken. Returns when another may be, in milliseconds, if that is known."""
         now = now_ms()
         if any(self._too_far(row, now) for row in rows.values()):
             await self._begin_anew()
             return None
         coming: list[int] = []
-        for key in wanted:
+        for key in keys:
             row = rows.get(key)
             if key in self._tasks:
                 continue
@@ -160,7 +160,7 @@ class JobRunner:
             return
         await self.keep(kind, job, result)
 
-    async def keep(self, kind: JobKind, job: Job, result: Result) -> bool:
+    async def keep(self, kind: JobKind, job: Job, result: JobResult) -> bool:
         """Make a result durable, and record it in one transaction with the end of the job. False, with nothing
         changed, where the job is not this runner's any more.
         """

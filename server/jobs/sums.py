@@ -16,17 +16,18 @@ from typing import Any
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from coterie.aggregation.due import SUMS
-from coterie.aggregation.engine import EvaluationSummed, Kind, Work
+from coterie.aggregation.engine import EvaluationSummed, Work
 from coterie.errors import InternalError
+from coterie.protocol.device import TaskKind
 from coterie.protocol.secagg import SecureTerms
 from coterie.server.clock import now_ms
-from coterie.server.jobs.kind import JobKind, Result, round_due, still_due
+from coterie.server.jobs.kind import JobKind, JobResult, round_due, still_due
 from coterie.server.jobs.noise import noise_of
 from coterie.server.jobs.versions import keep_version, remember_version, version_files
 from coterie.server.jobs.wanted import UNMASK
 from coterie.server.secure import opening
 from coterie.server.secure.context import RoundContext
-from coterie.server.secure.failing import end_without_sum, named
+from coterie.server.secure.failing import end_without_sum, event_fields
 from coterie.server.secure.machine import Failed, Machine
 from coterie.server.store import attempts, events, experiments, jobs, mailbox, tasks
 from coterie.server.store.attempts import AttemptStatus
@@ -64,7 +65,9 @@ async def _running_sum(context: RoundContext, job: Job, folder: Path) -> Mapping
     return opening.summands(context.storage.blobs, here) if here else None
 
 
-async def _nothing_more(context: RoundContext, session: AsyncSession, job: Job, locked: Locked, result: Result) -> None:
+async def _nothing_more(
+    context: RoundContext, session: AsyncSession, job: Job, locked: Locked, result: JobResult
+) -> None:
     """The running sum is a cache, and an opened sum a file: only the job's row tells of it."""
 
 
@@ -100,14 +103,14 @@ async def _unmask_arguments(context: RoundContext, job: Job, folder: Path) -> Ma
     return await opening.unmasking(context.storage.blobs, machine, alive, shares, folder)
 
 
-def _opened(result: Result) -> tuple[Mapping[str, Any] | None, str | None]:
+def _opened(result: JobResult) -> tuple[Mapping[str, Any] | None, str | None]:
     if "cause" in result:
         return None, None
     return {"survivors": result["survivors"], "blamed": result["blamed"]}, digest_of(Path(result["total"]))
 
 
 async def _keep_unmasked(
-    context: RoundContext, session: AsyncSession, job: Job, locked: Locked, result: Result
+    context: RoundContext, session: AsyncSession, job: Job, locked: Locked, result: JobResult
 ) -> None:
     if "cause" in result:
         await _fail(context, session, job, locked, Failed(result["cause"], result["detail"]))
@@ -131,7 +134,9 @@ def _failing(cause: str) -> Callable[[RoundContext, AsyncSession, Job, Locked, J
     return refuse
 
 
-async def _opened_sums(context: RoundContext, session: AsyncSession, job: Job, kind: Kind) -> list[OpenedSum] | None:
+async def _opened_sums(
+    context: RoundContext, session: AsyncSession, job: Job, kind: TaskKind
+) -> list[OpenedSum] | None:
     """The opened sums of a round. None, with whatever is missing put on the list again, where one is gone."""
     sums: list[OpenedSum] = []
     for attempt in await attempts.of_round(session, job.key.experiment, job.key.round, kind):
@@ -147,7 +152,7 @@ async def _opened_sums(context: RoundContext, session: AsyncSession, job: Job, k
     return sums
 
 
-async def _sums_here(context: RoundContext, job: Job, kind: Kind) -> list[OpenedSum] | None:
+async def _sums_here(context: RoundContext, job: Job, kind: TaskKind) -> list[OpenedSum] | None:
     """The opened sums of a round, whose files are what they were. None where one has to be opened again first."""
     async with context.storage.database.read() as session:
         sums = await _opened_sums(context, session, job, kind)
@@ -193,7 +198,9 @@ async def _round(context: RoundContext, job: Job, work: Work) -> tuple[OpenRound
         return await round_due(session, job, work), await experiments.find(session, job.key.experiment)
 
 
-async def _keep_version(context: RoundContext, session: AsyncSession, job: Job, locked: Locked, result: Result) -> None:
+async def _keep_version(
+    context: RoundContext, session: AsyncSession, job: Job, locked: Locked, result: JobResult
+) -> None:
     opened = still_due(job, locked.opened, Work.SUM)
     if opened is None:
         return
@@ -219,7 +226,7 @@ async def _evaluation_arguments(context: RoundContext, job: Job, folder: Path) -
 
 
 async def _keep_evaluation(
-    context: RoundContext, session: AsyncSession, job: Job, locked: Locked, result: Result
+    context: RoundContext, session: AsyncSession, job: Job, locked: Locked, result: JobResult
 ) -> None:
     opened = still_due(job, locked.opened, Work.SUM_EVALUATIONS)
     if opened is None:
@@ -229,7 +236,7 @@ async def _keep_evaluation(
     await context.rounds.apply(session, locked.experiment, opened, EvaluationSummed(result["metrics"]))
 
 
-async def _end_with_sums(context: RoundContext, session: AsyncSession, job: Job, kind: Kind) -> list[OpenedSum]:
+async def _end_with_sums(context: RoundContext, session: AsyncSession, job: Job, kind: TaskKind) -> list[OpenedSum]:
     """End a round's attempts with their sums: the clients that are in none drop out by name."""
     sums = await _opened_sums(context, session, job, kind)
     if not sums:
@@ -254,7 +261,7 @@ async def _end_with_sums(context: RoundContext, session: AsyncSession, job: Job,
         at = {place: device for device, place in machine.places.items()}
         blamed = [[None if place is None else at[place] for place in pair] for pair in one.blamed]
         details = {"survivors": one.survivors, "dropped": dropped, "blamed": blamed}
-        events.append(session, "attempt.summed", named(_status(attempt)) | details, attempt.experiment)
+        events.append(session, "attempt.summed", event_fields(_status(attempt)) | details, attempt.experiment)
     context.metrics.attempts.labels("summed").inc(len(sums))
     return sums
 

@@ -9,7 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from coterie.aggregation.engine import AggregateFailed, AggregateReady, Work
 from coterie.errors import InternalError
-from coterie.server.jobs.kind import JobKind, MadeFile, Result, round_due, still_due
+from coterie.server.jobs.kind import JobKind, JobResult, MadeFile, round_due, still_due
 from coterie.server.jobs.noise import noise_of
 from coterie.server.rounds import inputs
 from coterie.server.secure.context import RoundContext
@@ -23,13 +23,13 @@ from coterie.server.worker.workers import JobFailed
 log = structlog.get_logger("coterie.server.jobs")
 
 
-def version_files(result: Result) -> tuple[MadeFile, ...]:
+def version_files(result: JobResult) -> tuple[MadeFile, ...]:
     """The new version, and the server's state where there is one."""
     made = (result["weights"], result["state"])
     return tuple(MadeFile("blobs", file["sha256"], Path(file["path"])) for file in made if file is not None)
 
 
-def remember_version(result: Result) -> tuple[Mapping[str, Any] | None, str | None]:
+def remember_version(result: JobResult) -> tuple[Mapping[str, Any] | None, str | None]:
     """The version's digest."""
     return None, result["weights"]["sha256"]
 
@@ -39,7 +39,7 @@ async def keep_version(
     session: AsyncSession,
     experiment: ExperimentRow,
     opened: OpenRound,
-    result: Result,
+    result: JobResult,
     *,
     rejected: int,
 ) -> None:
@@ -71,7 +71,7 @@ async def _aggregate_arguments(context: RoundContext, job: Job, folder: Path) ->
 
 
 async def _keep_aggregate(
-    context: RoundContext, session: AsyncSession, job: Job, locked: Locked, result: Result
+    context: RoundContext, session: AsyncSession, job: Job, locked: Locked, result: JobResult
 ) -> None:
     opened = still_due(job, locked.opened, Work.AGGREGATE)
     if opened is None:
@@ -105,13 +105,13 @@ async def _accumulate_arguments(context: RoundContext, job: Job, folder: Path) -
     }
 
 
-def _accumulator(result: Result) -> tuple[MadeFile, ...]:
+def _accumulator(result: JobResult) -> tuple[MadeFile, ...]:
     file = result["accumulator"]
     return (MadeFile("updates", file["sha256"], Path(file["path"])),)
 
 
 async def _keep_accumulator(
-    context: RoundContext, session: AsyncSession, job: Job, locked: Locked, result: Result
+    context: RoundContext, session: AsyncSession, job: Job, locked: Locked, result: JobResult
 ) -> None:
     """It is no version: the round keeps the one it had."""
     opened = still_due(job, locked.opened, Work.AGGREGATE)

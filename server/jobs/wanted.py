@@ -4,7 +4,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from coterie.aggregation.engine import AttemptStage, Do, Due, Kind, SumAttempt, Work, due
+from coterie.aggregation.engine import AttemptStage, Do, Due, SumAttempt, Work, due
+from coterie.protocol.device import TaskKind
 from coterie.server.store import attempts, jobs
 from coterie.server.store.attempts import AttemptStatus
 from coterie.server.store.experiments import OpenRound
@@ -28,10 +29,10 @@ JOBS: Final[Mapping[Work, str]] = {
     Work.SUM_EVALUATIONS: SECURE_EVALUATION,
 }
 """Work that takes so long that it is a job; the rest is one transaction each."""
-Rows = Mapping[JobKey, JobRow]
+JobRows = Mapping[JobKey, JobRow]
 
 
-def owed(opened: OpenRound, statuses: Sequence[AttemptStatus], rows: Rows, now: int) -> tuple[Due, ...]:
+def due_entries(opened: OpenRound, statuses: Sequence[AttemptStatus], rows: JobRows, now: int) -> tuple[Due, ...]:
     """What is due for a round.
 
     statuses: of the attempts that are not over.
@@ -42,13 +43,13 @@ def owed(opened: OpenRound, statuses: Sequence[AttemptStatus], rows: Rows, now: 
     return due(opened.value, mine)
 
 
-def wanted(
-    opened: OpenRound, entries: Sequence[Due], statuses: Sequence[AttemptStatus], rows: Rows, now: int
+def jobs_to_do(
+    opened: OpenRound, entries: Sequence[Due], statuses: Sequence[AttemptStatus], rows: JobRows, now: int
 ) -> list[JobKey]:
     """The jobs of a round that somebody should do now, or is at: those that are due, and sums that are worth beginning
     while vectors still come.
 
-    entries: from `owed`.
+    entries: from `due_entries`.
     """
     found = [_key(each, SECURE_SUM) for each in _of(opened, statuses) if _worth_adding(each, rows, now)]
     for entry in entries:
@@ -64,11 +65,11 @@ def _of(opened: OpenRound, statuses: Sequence[AttemptStatus]) -> list[AttemptSta
     return [each for each in statuses if (each.experiment, each.round) == place]
 
 
-def _kind(status: AttemptStatus) -> Kind:
+def _kind(status: AttemptStatus) -> TaskKind:
     return "train" if status.kind == "train" else "evaluate"
 
 
-def _stage(status: AttemptStatus, rows: Rows, now: int) -> AttemptStage:
+def _stage(status: AttemptStatus, rows: JobRows, now: int) -> AttemptStage:
     """What an attempt waits for, as the engine knows it."""
     if status.phase == attempts.GATHERING:
         return AttemptStage.GATHERING
@@ -82,7 +83,7 @@ def _key(status: AttemptStatus, kind: str) -> JobKey:
     return JobKey(status.experiment, status.round, kind, status.id)
 
 
-def _worth_adding(status: AttemptStatus, rows: Rows, now: int) -> bool:
+def _worth_adding(status: AttemptStatus, rows: JobRows, now: int) -> bool:
     if status.phase != "masked" or status.due(now):
         return False
     row = rows.get(_key(status, SECURE_SUM))

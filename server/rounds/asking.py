@@ -3,19 +3,18 @@
 from dataclasses import dataclass
 
 from coterie.aggregation.eligibility import has_the_data, measures
-from coterie.aggregation.engine import Kind
 from coterie.aggregation.plan.needs import Needs
 from coterie.aggregation.private.secure_aggregation import shares_noise
 from coterie.aggregation.reducers import reducer
 from coterie.protocol.control import ExperimentCreate
-from coterie.protocol.device import LOCAL_NOISE, SECURE_AGGREGATION, Capabilities, DataReport, Idle
+from coterie.protocol.device import LOCAL_NOISE, SECURE_AGGREGATION, Capabilities, DataReport, Idle, TaskKind
 from coterie.protocol.features import OPSET, SHARED_NOISE
 from coterie.protocol.privacy import LocalLevel
 from coterie.server.rounds.eligibility import holdings
 from coterie.server.rounds.spending import privacy_of
 from coterie.server.store.devices import ClientBounds
 
-KINDS: tuple[Kind, ...] = ("evaluate", "train")
+KINDS: tuple[TaskKind, ...] = ("evaluate", "train")
 """The kinds of tasks, in the order in which a device is offered them."""
 
 
@@ -35,7 +34,7 @@ class Asker:
     clients: ClientBounds | None
 
 
-def within_reach(request: ExperimentCreate, needs: Needs, kind: Kind, asker: Asker) -> bool:
+def within_reach(request: ExperimentCreate, needs: Needs, kind: TaskKind, asker: Asker) -> bool:
     """Whether a task of this experiment is one that the device can do, and is asked for data that it reports.
 
     needs: of the plan. What the device did before and what the round has left is for the rows to say.

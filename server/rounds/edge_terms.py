@@ -5,9 +5,8 @@ from typing import Final
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from coterie.aggregation.engine import Kind
 from coterie.protocol.control import ExperimentCreate, RoundPolicy
-from coterie.protocol.device import EdgeTerms
+from coterie.protocol.device import EdgeTerms, TaskKind
 from coterie.server.clock import now_ms
 from coterie.server.store import tasks, upstream
 from coterie.server.store.devices import ClientBounds
@@ -20,7 +19,7 @@ _ANYBODY: Final = RoundPolicy(rounds=1, cohort=1)
 """Whoever can may measure what a round of training made."""
 
 
-async def room(session: AsyncSession, opened: OpenRound, kind: Kind) -> int | None:
+async def room(session: AsyncSession, opened: OpenRound, kind: TaskKind) -> int | None:
     """For how many more clients this round may hand out tasks of this kind; None where nothing bounds it.
 
     In the middle of a tree the coordinator above does: an edge aggregator answers for at most so many clients, however
@@ -33,14 +32,14 @@ async def room(session: AsyncSession, opened: OpenRound, kind: Kind) -> int | No
     return bound - await tasks.clients(session, opened.row.experiment, opened.row.number, kind)
 
 
-async def fits(session: AsyncSession, opened: OpenRound, kind: Kind, clients: ClientBounds | None) -> bool:
+async def fits(session: AsyncSession, opened: OpenRound, kind: TaskKind, clients: ClientBounds | None) -> bool:
     """Whether this round has room for a device (no bounds), or an edge aggregator with these bounds."""
     left = await room(session, opened, kind)
     return left is None or left >= (clients.fewest if clients else 1)
 
 
 async def edge_terms(
-    session: AsyncSession, opened: OpenRound, kind: Kind, clients: ClientBounds | None, request: ExperimentCreate
+    session: AsyncSession, opened: OpenRound, kind: TaskKind, clients: ClientBounds | None, request: ExperimentCreate
 ) -> EdgeTerms | None:
     """The terms of a task that is about to be made; None for a device's."""
     if clients is None:

@@ -19,7 +19,7 @@ from coterie.aggregation.private import costs
 from coterie.aggregation.private.secure_aggregation import coordinator_noises, secure_of
 from coterie.aggregation.round import Cause as RoundCause
 from coterie.errors import ExperimentError, StorageError
-from coterie.privacy.dp.events import Event
+from coterie.privacy.dp.events import PrivacyEvent
 from coterie.privacy.dp.rounds import Draws, whole_cost
 from coterie.privacy.dp.statement import Trust, trusted
 from coterie.privacy.ledger.budget import Excess, charged, events_of, excess
@@ -123,12 +123,12 @@ class Spending:
         else:
             await self.ledger.spend(session, experiment.population, experiment.id, number)
 
-    async def paid(self, session: AsyncSession, experiment: ExperimentRow, number: int) -> bytes | None:
+    async def noise_seed(self, session: AsyncSession, experiment: ExperimentRow, number: int) -> bytes | None:
         """The seed of the coordinator's noise in a round that was paid for; None where it adds none.
 
         Raises errors.InternalError for a round that was not paid for: its sum is never opened.
         """
-        return await self.ledger.paid(session, experiment.population, experiment.id, number)
+        return await self.ledger.noise_seed(session, experiment.population, experiment.id, number)
 
     async def foresee(self, session: AsyncSession, experiment: ExperimentRow, number: int) -> None:
         """Do the accounting of a round that may follow, so that the transaction that begins it finds it done."""
@@ -155,7 +155,7 @@ class Spending:
         bound = state.limits.get(experiment.id)
         if bound is None:
             return {}
-        spent = [charge for charge in state.of(experiment.id) if charge.standing is CostState.SPENT]
+        spent = [charge for charge in state.of(experiment.id) if charge.state is CostState.SPENT]
         epsilon = await asyncio.to_thread(self.ledger.accountant, events_of(spent), bound.delta)
         return {"epsilon": epsilon if math.isfinite(epsilon) else None, "delta": bound.delta}
 
@@ -235,5 +235,5 @@ def cost_of(
     )
 
 
-def _written(events: Iterable[Event]) -> tuple[str, ...]:
+def _written(events: Iterable[PrivacyEvent]) -> tuple[str, ...]:
     return tuple(canonical_json(event.to_json()).decode() for event in events)

@@ -19,8 +19,8 @@ from coterie.aggregation.engine import (
     Ask,
     Close,
     EvaluationFailed,
-    Event,
     Round,
+    RoundEvent,
     RoundPhase,
     StopRequested,
     TaskFailed,
@@ -131,7 +131,7 @@ class Rounds:
         session: AsyncSession,
         experiment: ExperimentRow,
         opened: OpenRound,
-        event: Event,
+        event: RoundEvent,
         changes: Mapping[str, Any] | None = None,
     ) -> OpenRound | None:
         """Take one step of the engine.
@@ -323,7 +323,7 @@ class Rounds:
             case ExperimentEnd(reason, _):
                 await tasks.end_all(session, experiment.id, value.number, now_ms())
                 self.durations.pop(experiment.id, None)
-                kept = {"best": progress.best, "model": progress.kept, "rounds": progress.committed}
+                kept = {"best": progress.best, "model": progress.result_version, "rounds": progress.committed}
                 lost = await self.spending.lost(session, experiment)
                 _finish(session, experiment, reason, {**kept, **limit, **lost})
                 return None

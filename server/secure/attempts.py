@@ -21,7 +21,7 @@ from coterie.protocol.secagg import AdvertiseKeys
 from coterie.server.clock import now_ms
 from coterie.server.rounds.errands import Errands
 from coterie.server.secure.context import RoundContext
-from coterie.server.secure.failing import end_without_sum, moved, named
+from coterie.server.secure.failing import change_attempt, end_without_sum, event_fields
 from coterie.server.secure.machine import Failed, Machine, begin
 from coterie.server.signals import Signals
 from coterie.server.store import attempts, devices, events, experiments, mailbox
@@ -158,18 +158,18 @@ class Attempts:
             return
         after = await asyncio.to_thread(machine.close, by_place)
         if isinstance(after, Failed):
-            await self._fail(status, after, heard=len(bundles))
+            await self._fail(status, after, messages_read=len(bundles))
             return
-        await self._move(status, after, "attempt.phase", {"answered": len(bundles)}, heard=len(bundles))
+        await self._move(status, after, "attempt.phase", {"answered": len(bundles)}, messages_read=len(bundles))
 
-    async def _fail(self, status: AttemptStatus, failed: Failed, heard: int | None = None) -> None:
+    async def _fail(self, status: AttemptStatus, failed: Failed, messages_read: int | None = None) -> None:
         """End an attempt without a sum.
 
-        heard: as in `moved`.
+        messages_read: as in `change_attempt`.
         """
         async with self.context.storage.database.write("attempt") as session:
             locked = await experiments.lock(session, status.experiment)
-            ended = await end_without_sum(self.context.rounds, session, locked, status, failed, heard)
+            ended = await end_without_sum(self.context.rounds, session, locked, status, failed, messages_read)
         if ended:
             self.context.metrics.attempts.labels("failed").inc()
 
@@ -179,11 +179,11 @@ class Attempts:
         machine: Machine,
         event: str,
         details: Mapping[str, Any],
-        heard: int | None = None,
+        messages_read: int | None = None,
     ) -> None:
         """Write an attempt's next phase, unless something has come since its messages were read.
 
-        heard: how many.
+        messages_read: how many.
         """
         changes = {
             "phase": machine.phase,
@@ -197,20 +197,20 @@ class Attempts:
         async with self.context.storage.database.write("survivors" if tells_survivors else "attempt") as session:
             paying = tells_survivors and status.kind == "train"
             locked = await experiments.lock(session, status.experiment) if paying else None
-            if not await moved(session, status, changes, heard):
+            if not await change_attempt(session, status, changes, messages_read):
                 return
             if locked is not None:
                 await self.context.rounds.spending.pay_for_sums(session, locked.experiment, status.round)
-            data = named(status) | {"phase": machine.phase, "awaited": len(machine.awaited)} | dict(details)
+            data = event_fields(status) | {"phase": machine.phase, "awaited": len(machine.awaited)} | dict(details)
             events.append(session, event, data, status.experiment)
         self.context.machines.keep(status.id, status.version + 1, machine)
 
-    async def _ready(self, status: AttemptStatus, machine: Machine, heard: int) -> None:
+    async def _ready(self, status: AttemptStatus, machine: Machine, messages_read: int) -> None:
         """Everything that opens the sum is here, or will never be."""
         changes = {"phase": attempts.UNMASKING, "deadline_at": None, "awaited": 0}
         async with self.context.storage.database.write("attempt") as session:
-            if not await moved(session, status, changes, heard):
+            if not await change_attempt(session, status, changes, messages_read):
                 return
-            data = named(status) | {"phase": attempts.UNMASKING, "answered": heard}
+            data = event_fields(status) | {"phase": attempts.UNMASKING, "answered": messages_read}
             events.append(session, "attempt.phase", data, status.experiment)
         self.context.machines.keep(status.id, status.version + 1, machine)

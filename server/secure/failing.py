@@ -6,7 +6,7 @@ from typing import Any
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from coterie.aggregation.due import SUMS
-from coterie.aggregation.engine import AggregateFailed, EvaluationSummed, Event, work_due
+from coterie.aggregation.engine import AggregateFailed, EvaluationSummed, RoundEvent, work_due
 from coterie.server.clock import now_ms
 from coterie.server.rounds.transitions import Rounds
 from coterie.server.secure.machine import Failed
@@ -15,21 +15,23 @@ from coterie.server.store.attempts import AttemptStatus
 from coterie.server.store.experiments import Locked
 
 
-def named(status: AttemptStatus) -> dict[str, Any]:
-    """What every event of an attempt says."""
+def event_fields(status: AttemptStatus) -> dict[str, Any]:
+    """The fields that every event of an attempt has."""
     return {"attempt": status.id, "round": status.round, "kind": status.kind}
 
 
-async def moved(session: AsyncSession, status: AttemptStatus, changes: Mapping[str, Any], heard: int | None) -> bool:
-    """Whether the attempt was still as it was seen, and has changed.
+async def change_attempt(
+    session: AsyncSession, status: AttemptStatus, changes: Mapping[str, Any], messages_read: int | None
+) -> bool:
+    """Change an attempt. False where it has moved on since it was read: then nothing changes.
 
-    heard: how many messages of its phase the change counts on. One that came since is not lost: then nothing changes,
-    and the phase is ended again with it.
+    messages_read: how many messages of its phase the change counts on. One that came since is not lost: then nothing
+        changes, and the phase is ended again with it.
     """
     row = await attempts.locked(session, status.id)
     if row.version != status.version:
         return False
-    if heard is not None and heard != await mailbox.count(session, status.id, status.phase):
+    if messages_read is not None and messages_read != await mailbox.count(session, status.id, status.phase):
         return False
     return await attempts.move(session, status.id, status.version, changes)
 
@@ -40,13 +42,13 @@ async def end_without_sum(
     locked: Locked,
     status: AttemptStatus,
     failed: Failed,
-    heard: int | None = None,
+    messages_read: int | None = None,
 ) -> bool:
     """End an attempt without a sum: its clients drop out by name, and where it was the last of its round, that ends.
 
     False where the attempt has moved on, and nothing has changed.
     locked: its experiment.
-    heard: as in `moved`.
+    messages_read: as in `change_attempt`.
     """
     changes = {
         "phase": attempts.FAILED,
@@ -56,11 +58,11 @@ async def end_without_sum(
         "detail": failed.detail[:2000],
         "finished_at": now_ms(),
     }
-    if not await moved(session, status, changes, heard):
+    if not await change_attempt(session, status, changes, messages_read):
         return False
     for member in await attempts.members(session, status.id):
         await tasks.reject(session, member.id, tasks.ATTEMPT_FAILED, failed.detail[:2000])
-    data = named(status) | {"cause": failed.cause, "detail": failed.detail}
+    data = event_fields(status) | {"cause": failed.cause, "detail": failed.detail}
     events.append(session, "attempt.failed", data, status.experiment)
     all_of_it = await attempts.of_round(session, status.experiment, status.round, status.kind)
     if all(row.phase == attempts.FAILED for row in all_of_it):
@@ -78,5 +80,5 @@ async def _give_up(
     if work is None or SUMS.get(work) != status.kind:
         return
     detail = f"secure aggregation failed ({failed.cause}): {failed.detail}"
-    event: Event = AggregateFailed(detail) if status.kind == "train" else EvaluationSummed(None, detail)
+    event: RoundEvent = AggregateFailed(detail) if status.kind == "train" else EvaluationSummed(None, detail)
     await rounds.apply(session, locked.experiment, opened, event)

@@ -28,7 +28,7 @@ from coterie.protocol.device import Task
 from coterie.protocol.secagg import Agreement, Reveal, SecureTerms, Shares
 
 REFUSALS: Final = (SecureAggregationRefused, Unauthenticated, ArgumentValueError)
-Message = Shares | Agreement | Reveal | None
+ClientMessage = Shares | Agreement | Reveal | None
 _MESSAGES: Final[Mapping[str, type[Shares] | type[Agreement] | type[Reveal]]] = {
     SecAggPhase.SHARES.value: Shares,
     SecAggPhase.AGREEMENT.value: Agreement,
@@ -65,7 +65,7 @@ class Machine:
         """The places that are asked in this phase."""
         return frozenset(server.awaited(self.state))
 
-    def check(self, place: int, message: Message) -> None:
+    def check(self, place: int, message: ClientMessage) -> None:
         """Raise, naming the check, for a message that no honest client at this place sends in this phase."""
         server.step(self.state, event_of(place, message))
 
@@ -95,7 +95,7 @@ def begin(terms: SecureTerms, task: Task, advertised: Iterable[Advertised]) -> M
     return settled(server.step(state, PhaseDeadline()))
 
 
-def fold(state: server.ServerState, messages: Iterable[tuple[int, Message]]) -> server.ServerState:
+def fold(state: server.ServerState, messages: Iterable[tuple[int, ClientMessage]]) -> server.ServerState:
     """The state after its phase: with these answers, which were checked when they came, and nobody else's."""
     phase = state.phase
     for place, message in messages:
@@ -111,7 +111,7 @@ def settled(state: server.ServerState) -> Machine | Failed:
     return Failed(state.cause.value, server.outcome_for(state).detail)
 
 
-def event_of(place: int, message: Message) -> server.Event:
+def event_of(place: int, message: ClientMessage) -> server.ServerEvent:
     """A message as the machine's event."""
     match message:
         case Shares():
@@ -124,6 +124,6 @@ def event_of(place: int, message: Message) -> server.Event:
             return MaskedArrived(place)
 
 
-def read(phase: str, text: str) -> Message:
+def read(phase: str, text: str) -> ClientMessage:
     """A message of a phase out of the mailbox; None for a masked vector, of which the machine sees nothing."""
     return None if phase == SecAggPhase.MASKED.value else _MESSAGES[phase].model_validate_json(text)

@@ -39,7 +39,7 @@ async def keep_for(session: AsyncSession, sha256: str, population: str) -> bool:
     return True
 
 
-async def known(session: AsyncSession, digests: frozenset[str], population: str | None) -> frozenset[str]:
+async def durable_blobs(session: AsyncSession, digests: frozenset[str], population: str | None) -> frozenset[str]:
     """Which of these blobs are durable.
 
     population: only those that its tokens have sent or its experiments have made; None: all.

@@ -18,9 +18,18 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
 from coterie.errors import InternalError, StorageError
-from coterie.privacy.ledger.budget import Accountant, Excess, clock, excess
+from coterie.privacy.ledger.budget import Excess, TotalEpsilon, clock, excess
 from coterie.privacy.ledger.chain import Entry, Head, check, commitment, link
-from coterie.privacy.ledger.events import Bound, Event, Limit, Refund, RefundCause, Reserve, Spend, event_from_json
+from coterie.privacy.ledger.events import (
+    Bound,
+    LedgerEvent,
+    Limit,
+    Refund,
+    RefundCause,
+    Reserve,
+    Spend,
+    event_from_json,
+)
 from coterie.privacy.ledger.state import Charge, CostState, State
 from coterie.protocol.canonical import canonical_json
 from coterie.protocol.conversion import to_json
@@ -47,7 +56,7 @@ class Ledger:
     """
 
     key: SigningKey
-    accountant: Accountant
+    accountant: TotalEpsilon
     checkpoints: Checkpoints | None = None
     entropy: Callable[[int], bytes] = os.urandom
     folded: dict[str, tuple[Head, State]] = field(default_factory=dict[str, tuple[Head, State]])
@@ -148,7 +157,7 @@ class Ledger:
     async def limit(self, session: AsyncSession, population: str, scope: str, bound: Bound | None) -> None:
         """Set or take away a limit; one that is as it should be already gets no entry."""
 
-        async def decide(state: State) -> Event | None:
+        async def decide(state: State) -> LedgerEvent | None:
             return None if state.limits.get(scope) == bound else Limit(scope=scope, bound=bound)
 
         await self._append(session, population, decide)
@@ -161,7 +170,7 @@ class Ledger:
         """
         found: list[Excess] = []
 
-        async def decide(state: State) -> Event | None:
+        async def decide(state: State) -> LedgerEvent | None:
             found.clear()
             if state.charge(experiment, round) is not None:
                 return None
@@ -186,21 +195,21 @@ class Ledger:
         """
         _, state = await self.read(session, population)
         charge = state.charge(experiment, round)
-        if charge is not None and charge.standing is CostState.SPENT:
+        if charge is not None and charge.state is CostState.SPENT:
             return await _seed(session, charge)
         seed = self.entropy(SEED_BYTES)
         session.add(SecretRow(name=_secret(experiment, round), value=seed))
         await self._spend(session, population, experiment, round, commitment(seed))
         return seed
 
-    async def paid(self, session: AsyncSession, population: str, experiment: str, round: int) -> bytes | None:
+    async def noise_seed(self, session: AsyncSession, population: str, experiment: str, round: int) -> bytes | None:
         """The seed of the noise of a round that was paid for; None where it was paid for without one.
 
         Raises errors.InternalError for a round that was not paid for, and where the seed is gone (``noise_lost``).
         """
         _, state = await self.read(session, population)
         charge = state.charge(experiment, round)
-        if charge is None or charge.standing is not CostState.SPENT:
+        if charge is None or charge.state is not CostState.SPENT:
             raise InternalError(f"Round {round} of {experiment} was not paid for, so its sum is not opened.")
         return None if charge.noise is None else await _seed(session, charge)
 
@@ -213,9 +222,9 @@ class Ledger:
     ) -> None:
         """Give back what a round has reserved and not spent; nothing happens for any other round."""
 
-        async def decide(state: State) -> Event | None:
+        async def decide(state: State) -> LedgerEvent | None:
             charge = state.charge(experiment, round)
-            reserved = charge is not None and charge.standing is CostState.RESERVED
+            reserved = charge is not None and charge.state is CostState.RESERVED
             return Refund(experiment=experiment, round=round, cause=cause) if reserved else None
 
         await self._append(session, population, decide)
@@ -223,11 +232,11 @@ class Ledger:
     async def _spend(
         self, session: AsyncSession, population: str, experiment: str, round: int, noise: str | None
     ) -> None:
-        async def decide(state: State) -> Event | None:
+        async def decide(state: State) -> LedgerEvent | None:
             charge = state.charge(experiment, round)
-            if charge is None or charge.standing is CostState.REFUNDED:
+            if charge is None or charge.state is CostState.REFUNDED:
                 raise InternalError(f"Round {round} of {experiment} has reserved no budget that it could spend.")
-            spent = charge.standing is CostState.SPENT
+            spent = charge.state is CostState.SPENT
             return None if spent else Spend(experiment=experiment, round=round, noise=noise)
 
         await self._append(session, population, decide)
@@ -252,7 +261,7 @@ class Ledger:
         raise InternalError(f"Other writers kept changing the privacy ledger of {population!r}.")
 
 
-Decide = Callable[[State], Awaitable[Event | None]]
+Decide = Callable[[State], Awaitable[LedgerEvent | None]]
 """From a ledger's state to the event that follows, if any."""
 
 

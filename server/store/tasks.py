@@ -274,7 +274,7 @@ async def reject(session: AsyncSession, task: str, code: str, detail: str) -> No
     )
 
 
-async def left(session: AsyncSession, task: str, code: str, detail: str) -> bool:
+async def note_dropout(session: AsyncSession, task: str, code: str, detail: str) -> bool:
     """Note why a device that has trained takes no further part in its attempt. False when it has said so before, when
     its masked vector is here, or when it has not trained or is out of it.
     """

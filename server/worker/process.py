@@ -18,7 +18,7 @@ from coterie.errors import CoterieError
 
 ALIVE: Final = b"\n"
 BEAT_S: Final = 1.0
-Job = Callable[[Mapping[str, Any]], dict[str, Any]]
+WorkFunction = Callable[[Mapping[str, Any]], dict[str, Any]]
 
 
 def _warm(_arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -75,7 +75,7 @@ def _delta(arguments: Mapping[str, Any]) -> dict[str, Any]:
     return delta_job(arguments)
 
 
-JOBS: Final[Mapping[str, Job]] = {
+JOBS: Final[Mapping[str, WorkFunction]] = {
     "warm": _warm,
     "aggregate": _aggregate,
     "accumulate": _accumulate,

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from coterie.aggregation.compiling.graphs import GraphBuilder
 from coterie.aggregation.plan.stage import Stage
-from coterie.client_sdk.device.trainers.base import Tensors
 from coterie.client_sdk.device.trainers.plan import PlanTrainer, StartedTraining, step_feeds, stepped
 from coterie.compute.batching import batch_graph
 from coterie.compute.ir import Graph
@@ -24,14 +23,13 @@ from coterie.compute.passes import optimise
 from coterie.compute.runtime.executable import Executable
 from coterie.compute.runtime.step_loop import StepLoop
 from coterie.errors import ConfigurationError
+from coterie.protocol.arrays import ArrayDict, FloatArrays
 from coterie.simulation.assignment import Assignment
 from coterie.simulation.engines.engine import Setting
 from coterie.simulation.engines.naming import PLAN_TRAINER
 from coterie.simulation.engines.threads import Threads
 from coterie.simulation.population import Client
 from coterie.simulation.work import ClientEvaluation, Trained, Workplace
-
-Arrays = dict[str, NDArray[Any]]
 
 LANES = 8
 """Clients in one graph where the name does not say how many."""
@@ -68,7 +66,7 @@ class Batched:
         self._executable = Executable(to_onnx(mapped, name=self._stage.name), threads=setting.workers)
         self._loop: StepLoop | None = None
 
-    def train(self, clients: Sequence[Client], weights: Tensors, assignment: Assignment) -> Iterator[Trained]:
+    def train(self, clients: Sequence[Client], weights: FloatArrays, assignment: Assignment) -> Iterator[Trained]:
         """See `Engine`."""
         batch = self._workplace.plan.manifest.training.batch_size
         ordered = sorted(clients, key=lambda client: (-(-client.shard().examples // batch), client.number))
@@ -76,7 +74,7 @@ class Batched:
             yield from self._group(ordered[first : first + self._lanes], weights, assignment)
 
     def evaluate(
-        self, clients: Sequence[Client], weights: Tensors, assignment: Assignment
+        self, clients: Sequence[Client], weights: FloatArrays, assignment: Assignment
     ) -> Iterator[ClientEvaluation]:
         """See `Engine`."""
         return self._alone.evaluate(clients, weights, assignment)
@@ -85,7 +83,7 @@ class Batched:
         """End the threads of evaluation."""
         self._alone.close()
 
-    def _group(self, clients: Sequence[Client], weights: Tensors, assignment: Assignment) -> Iterator[Trained]:
+    def _group(self, clients: Sequence[Client], weights: FloatArrays, assignment: Assignment) -> Iterator[Trained]:
         seats = [self._seat(client, weights, assignment) for client in clients]
         loop = self._load_lanes([seat.begun.filled() for seat in seats])
         feeds = {info.name: np.zeros(info.shape, info.dtype) for info in loop.feeds}
@@ -111,7 +109,7 @@ class Batched:
             result = self._trainer.finish(seat.begun, own, seat.steps)
             yield self._workplace.sent(seat.client.number, result, seat.client.state, assignment)
 
-    def _seat(self, client: Client, weights: Tensors, assignment: Assignment) -> "_Seat":
+    def _seat(self, client: Client, weights: FloatArrays, assignment: Assignment) -> "_Seat":
         work = self._workplace.training(client.number, client.shard().train, client.state, weights, assignment)
         return _Seat(client, self._trainer.begin(work), step_feeds(work))
 
@@ -141,7 +139,7 @@ class _Seat:
 
     client: Client
     begun: StartedTraining
-    feeds: Iterator[Arrays]
+    feeds: Iterator[ArrayDict]
     steps: int = 0
 
 

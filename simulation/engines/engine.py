@@ -7,8 +7,9 @@ from typing import Protocol
 
 from coterie.aggregation.experiment import Experiment
 from coterie.aggregation.plan.bundle import Plan
-from coterie.client_sdk.device.trainers.base import Tensors, Trainer
+from coterie.client_sdk.device.trainers.base import Trainer
 from coterie.errors import ConfigurationError
+from coterie.protocol.arrays import FloatArrays
 from coterie.simulation.assignment import Assignment
 from coterie.simulation.population import Client
 from coterie.simulation.shares import WorkShares
@@ -26,12 +27,12 @@ class Engine(Protocol):
     more have been taken. An error of one client ends the call with that error.
     """
 
-    def train(self, clients: Sequence[Client], weights: Tensors, assignment: Assignment) -> Iterator[Trained]:
+    def train(self, clients: Sequence[Client], weights: FloatArrays, assignment: Assignment) -> Iterator[Trained]:
         """Each client's update."""
         ...
 
     def evaluate(
-        self, clients: Sequence[Client], weights: Tensors, assignment: Assignment
+        self, clients: Sequence[Client], weights: FloatArrays, assignment: Assignment
     ) -> Iterator[ClientEvaluation]:
         """Each client's metric sums; all of them have rows to evaluate on."""
         ...
@@ -55,7 +56,7 @@ class Setting:
     name: str
     experiment: Experiment
     plan: Plan
-    frozen: Tensors
+    frozen: FloatArrays
     trainer: Trainer | str
     workers: int
     threads: int

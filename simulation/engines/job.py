@@ -1,7 +1,6 @@
 """What is asked of a worker in another process, and what it answers: JSON and tensors, nothing else."""
 
 import traceback
-from collections.abc import Mapping
 from typing import Any, cast
 
 import numpy as np
@@ -10,22 +9,28 @@ from numpy.typing import NDArray
 from coterie import errors
 from coterie.aggregation.plan.manifest import Manifest
 from coterie.client_sdk.device.holdout import split
-from coterie.client_sdk.device.trainers.base import Rows, Tensors
+from coterie.client_sdk.device.trainers.base import Rows
 from coterie.client_sdk.rows.loading import load_data
 from coterie.errors import CoterieError, RemoteError
+from coterie.protocol.arrays import ArraysByName, FloatArrays
 from coterie.simulation.assignment import Assignment
 from coterie.simulation.work import ClientEvaluation, Trained, Workplace
 
-Json = dict[str, Any]
-Arrays = Mapping[str, NDArray[Any]]
+JsonObject = dict[str, Any]
 
 _UPDATE = "update"
 _SECTION, _STATE = "section/", "state/"
 
 
 def perform(
-    workplace: Workplace, kind: str, number: int, rows: Rows, state: Tensors, weights: Tensors, assignment: Assignment
-) -> tuple[Json, Arrays]:
+    workplace: Workplace,
+    kind: str,
+    number: int,
+    rows: Rows,
+    state: FloatArrays,
+    weights: FloatArrays,
+    assignment: Assignment,
+) -> tuple[JsonObject, ArraysByName]:
     """Do one job. The answer as JSON values and the tensors that go with it; an error of coterie's is an answer too."""
     try:
         if kind == "train":
@@ -51,12 +56,12 @@ def rows_of(source: str, kind: str, manifest: Manifest) -> Rows:
     return train if kind == "train" else held_out
 
 
-def _pack(trained: Trained) -> tuple[Json, Arrays]:
+def _pack(trained: Trained) -> tuple[JsonObject, ArraysByName]:
     tensors: dict[str, NDArray[Any]] = {_SECTION + name: vector for name, vector in trained.sections.items()}
     tensors |= {_STATE + name: array for name, array in trained.state.items()}
     if trained.update is not None:
         tensors[_UPDATE] = np.frombuffer(trained.update, np.uint8)
-    answer: Json = {
+    answer: JsonObject = {
         "number": trained.number,
         "task": trained.task,
         "weight": trained.weight,
@@ -70,9 +75,11 @@ def _pack(trained: Trained) -> tuple[Json, Arrays]:
     return answer, tensors
 
 
-def trained_of(answer: Json, tensors: Arrays) -> Trained:
+def trained_of(answer: JsonObject, tensors: ArraysByName) -> Trained:
     """Read the answer to a training job. The sections are views of ``tensors``; state and bytes are copies."""
-    told: Json = answer | {"slices": {n: tuple((a, b) for a, b in pairs) for n, pairs in answer["slices"].items()}}
+    told: JsonObject = answer | {
+        "slices": {n: tuple((a, b) for a, b in pairs) for n, pairs in answer["slices"].items()}
+    }
     return Trained(
         **told,
         sections={n.removeprefix(_SECTION): array for n, array in tensors.items() if n.startswith(_SECTION)},
@@ -81,12 +88,12 @@ def trained_of(answer: Json, tensors: Arrays) -> Trained:
     )
 
 
-def measured_of(answer: Json, tensors: Arrays) -> ClientEvaluation:
+def measured_of(answer: JsonObject, tensors: ArraysByName) -> ClientEvaluation:
     """Read the answer to an evaluation job."""
     return ClientEvaluation(**answer, update=tensors[_UPDATE].tobytes())
 
 
-def raise_told(answer: Json) -> None:
+def raise_reported(answer: JsonObject) -> None:
     """Raise the error that an answer tells of, of the class that it had."""
     told = answer.get("error")
     if told is None:
@@ -99,8 +106,8 @@ def raise_told(answer: Json) -> None:
     raise error
 
 
-def error_answer(error: CoterieError) -> Json:
-    """An error as an answer, which `raise_told` raises again."""
+def error_answer(error: CoterieError) -> JsonObject:
+    """An error as an answer, which `raise_reported` raises again."""
     told = {
         "class": type(error).__name__,
         "message": error.message,

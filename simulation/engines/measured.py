@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from coterie.client_sdk.device.trainers.base import Tensors
+from coterie.protocol.arrays import FloatArrays
 from coterie.simulation.assignment import Assignment
 from coterie.simulation.engines.batched import LANES, Batched
 from coterie.simulation.engines.engine import Engine, Setting
@@ -29,7 +29,7 @@ class Fastest:
             self._engines.append(Batched(replace(setting, name="batched")))
         self._chosen: Engine | None = None
 
-    def train(self, clients: Sequence[Client], weights: Tensors, assignment: Assignment) -> Iterator[Trained]:
+    def train(self, clients: Sequence[Client], weights: FloatArrays, assignment: Assignment) -> Iterator[Trained]:
         """See `Engine`."""
         if self._chosen is None:
             tried = clients[:_TRIED]
@@ -39,7 +39,7 @@ class Fastest:
         return self._chosen.train(clients, weights, assignment)
 
     def evaluate(
-        self, clients: Sequence[Client], weights: Tensors, assignment: Assignment
+        self, clients: Sequence[Client], weights: FloatArrays, assignment: Assignment
     ) -> Iterator[ClientEvaluation]:
         """See `Engine`."""
         return self._engines[0].evaluate(clients, weights, assignment)
@@ -50,7 +50,7 @@ class Fastest:
             engine.close()
 
 
-def _seconds(engine: Engine, clients: Sequence[Client], weights: Tensors, assignment: Assignment) -> float:
+def _seconds(engine: Engine, clients: Sequence[Client], weights: FloatArrays, assignment: Assignment) -> float:
     begun = time.perf_counter()
     for _ in engine.train(clients, weights, assignment):
         pass

@@ -20,21 +20,21 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Literal, TypeVar, cast
+from typing import IO, TypeVar, cast
 
-from coterie.client_sdk.device.trainers.base import Tensors
 from coterie.errors import RemoteError
+from coterie.protocol.arrays import ArraysByName, FloatArrays
 from coterie.protocol.conversion import to_json
+from coterie.protocol.device import TaskKind
 from coterie.simulation.assignment import Assignment
 from coterie.simulation.engines import shared
 from coterie.simulation.engines.engine import HELD, Setting
-from coterie.simulation.engines.job import Arrays, Json, measured_of, raise_told, trained_of
+from coterie.simulation.engines.job import JsonObject, measured_of, raise_reported, trained_of
 from coterie.simulation.engines.naming import required_name
 from coterie.simulation.population import CACHED, Client
 from coterie.simulation.work import ClientEvaluation, Trained
 
 Result = TypeVar("Result")
-Kind = Literal["train", "evaluate"]
 
 _ATTEMPTS = 2
 _PATIENCE_S = 10.0
@@ -75,12 +75,12 @@ class Processes:
         for number in range(2 * setting.workers + HELD + 1):
             self._slots.put(f"out-{number}")
 
-    def train(self, clients: Sequence[Client], weights: Tensors, assignment: Assignment) -> Iterator[Trained]:
+    def train(self, clients: Sequence[Client], weights: FloatArrays, assignment: Assignment) -> Iterator[Trained]:
         """See `Engine`."""
         return self._each("train", clients, weights, assignment, trained_of)
 
     def evaluate(
-        self, clients: Sequence[Client], weights: Tensors, assignment: Assignment
+        self, clients: Sequence[Client], weights: FloatArrays, assignment: Assignment
     ) -> Iterator[ClientEvaluation]:
         """See `Engine`."""
         return self._each("evaluate", clients, weights, assignment, measured_of)
@@ -95,14 +95,14 @@ class Processes:
 
     def _each(
         self,
-        kind: Kind,
+        kind: TaskKind,
         clients: Sequence[Client],
-        weights: Tensors,
+        weights: FloatArrays,
         assignment: Assignment,
-        read: Callable[[Json, Arrays], Result],
+        read: Callable[[JsonObject, ArraysByName], Result],
     ) -> Iterator[Result]:
         name = self._share_weights(weights, assignment.base)
-        waiting: deque[Future[tuple[Json, str]]] = deque()
+        waiting: deque[Future[tuple[JsonObject, str]]] = deque()
         taken: deque[str] = deque()
 
         def next_result() -> Result:
@@ -110,7 +110,7 @@ class Processes:
             taken.append(slot)
             if len(taken) > HELD:
                 self._slots.put(taken.popleft())
-            raise_told(answer)
+            raise_reported(answer)
             return read(answer, shared.read(self._folder / slot))
 
         try:
@@ -127,18 +127,18 @@ class Processes:
             for slot in taken:
                 self._slots.put(slot)
 
-    def _give_back(self, future: "Future[tuple[Json, str]]") -> None:
+    def _give_back(self, future: "Future[tuple[JsonObject, str]]") -> None:
         """The slot of an answer that nobody takes any more."""
         if not future.cancelled() and future.exception() is None:
             self._slots.put(future.result()[1])
 
-    def _job(self, kind: Kind, client: Client, weights: str, assignment: Assignment) -> tuple[Json, str]:
+    def _job(self, kind: TaskKind, client: Client, weights: str, assignment: Assignment) -> tuple[JsonObject, str]:
         slot = self._slots.get()
         try:
             state = f"state-{slot}" if client.state else None
             if state is not None:
                 shared.write(self._folder / state, client.state)
-            job: Json = {
+            job: JsonObject = {
                 "kind": kind,
                 "number": client.number,
                 "rows": None if client.source else self._rows.share(client, kind),
@@ -153,7 +153,7 @@ class Processes:
             self._slots.put(slot)
             raise
 
-    def _ask_worker(self, job: Json) -> Json:
+    def _ask_worker(self, job: JsonObject) -> JsonObject:
         """A worker's answer. A job that is lost with its worker is asked of another one."""
         for _ in range(_ATTEMPTS):
             worker = self._idle.get()
@@ -189,7 +189,7 @@ class Processes:
             self._running.append(worker)
         return worker
 
-    def _share_weights(self, weights: Tensors, base: str) -> str:
+    def _share_weights(self, weights: FloatArrays, base: str) -> str:
         name = f"weights-{base}"
         if name not in self._weights:
             shared.write(self._folder / name, weights)
@@ -224,7 +224,7 @@ class _Worker:
     def await_ready(self) -> None:
         """Wait until it can work. Raises what it says instead; RemoteError (``worker_lost``) if nothing."""
         try:
-            raise_told(self._read())
+            raise_reported(self._read())
         except ValueError as error:
             raise RemoteError(
                 "A worker process ended before it could work.",
@@ -232,14 +232,14 @@ class _Worker:
                 code="worker_lost",
             ) from error
 
-    def ask(self, job: Json) -> Json:
+    def ask(self, job: JsonObject) -> JsonObject:
         """The answer to a job. Raises OSError or ValueError when the process is gone."""
         pipe = cast(IO[str], self.process.stdin)
         pipe.write(json.dumps(job) + "\n")
         pipe.flush()
         return self._read()
 
-    def _read(self) -> Json:
+    def _read(self) -> JsonObject:
         return json.loads(cast(IO[str], self.process.stdout).readline())
 
     def let_end(self) -> None:
@@ -268,7 +268,7 @@ class _SharedRows:
         self._lock = threading.Lock()
         self._kept: OrderedDict[str, int] = OrderedDict()
 
-    def share(self, client: Client, kind: Kind) -> str:
+    def share(self, client: Client, kind: TaskKind) -> str:
         """The file with a client's rows. It outlives the job that it is for: more than a worker's number are kept."""
         name = f"rows-{kind}-{client.number}"
         with self._lock:

@@ -9,18 +9,19 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.client_sdk.device.trainers.base import Tensors
 from coterie.errors import CoterieError, RemoteError
+from coterie.protocol.arrays import ArraysByName, FloatArrays
 from coterie.protocol.conversion import to_json
+from coterie.protocol.device import TaskKind
 from coterie.protocol.tensors import decode_tensors, encode_tensors
 from coterie.simulation.assignment import Assignment
 from coterie.simulation.engines.engine import Setting
-from coterie.simulation.engines.job import Arrays, Json, measured_of, raise_told, trained_of
+from coterie.simulation.engines.job import JsonObject, measured_of, raise_reported, trained_of
 from coterie.simulation.engines.naming import required_name
 from coterie.simulation.engines.ray_joining import join
 from coterie.simulation.engines.remote import Remote
@@ -28,7 +29,6 @@ from coterie.simulation.population import Client
 from coterie.simulation.work import ClientEvaluation, Trained
 
 Result = TypeVar("Result")
-Kind = Literal["train", "evaluate"]
 
 PATIENCE_S = 120.0
 """How long workers may take to start, where a cluster is busy or grows."""
@@ -57,12 +57,12 @@ class RayCluster:
             self.close()
             raise
 
-    def train(self, clients: Sequence[Client], weights: Tensors, assignment: Assignment) -> Iterator[Trained]:
+    def train(self, clients: Sequence[Client], weights: FloatArrays, assignment: Assignment) -> Iterator[Trained]:
         """See `Engine`."""
         return self._each("train", clients, weights, assignment, trained_of)
 
     def evaluate(
-        self, clients: Sequence[Client], weights: Tensors, assignment: Assignment
+        self, clients: Sequence[Client], weights: FloatArrays, assignment: Assignment
     ) -> Iterator[ClientEvaluation]:
         """See `Engine`."""
         return self._each("evaluate", clients, weights, assignment, measured_of)
@@ -96,7 +96,7 @@ class RayCluster:
             ) from error
         for answer in answers:
             try:
-                raise_told(json.loads(answer))
+                raise_reported(json.loads(answer))
             except CoterieError as error:
                 raise RemoteError(
                     f"A worker of the Ray cluster {self._name!r} cannot work: {error.message}",
@@ -121,11 +121,11 @@ class RayCluster:
 
     def _each(
         self,
-        kind: Kind,
+        kind: TaskKind,
         clients: Sequence[Client],
-        weights: Tensors,
+        weights: FloatArrays,
         assignment: Assignment,
-        read: Callable[[Json, Arrays], Result],
+        read: Callable[[JsonObject, ArraysByName], Result],
     ) -> Iterator[Result]:
         if self._weights[0] != assignment.base:
             # Once for all actors: Ray hands each of them a view of shared memory, or one copy on another machine.
@@ -138,8 +138,8 @@ class RayCluster:
             actor.jobs -= 1
             with self._translate_errors(f"client {number} of round {assignment.round}"):
                 answer, data = cast(tuple[str, bytes], self._ray.get(reference))
-            told = cast(Json, json.loads(answer))
-            raise_told(told)
+            told = cast(JsonObject, json.loads(answer))
+            raise_reported(told)
             return read(told, decode_tensors(data))
 
         try:
@@ -172,7 +172,7 @@ class RayCluster:
                 code="worker_lost",
             ) from error
 
-    def _submit(self, actor: "_Actor", kind: Kind, client: Client, assignment: Assignment) -> Any:
+    def _submit(self, actor: "_Actor", kind: TaskKind, client: Client, assignment: Assignment) -> Any:
         rows: dict[str, NDArray[Any]] = {}
         source = client.source if self._cluster.here else None
         if source is None:

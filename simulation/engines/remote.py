@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 
 from coterie.aggregation.plan.bundle import Plan
 from coterie.aggregation.plan.manifest import Manifest
-from coterie.client_sdk.device.trainers.base import Tensors
 from coterie.errors import CoterieError
+from coterie.protocol.arrays import FloatArrays
 from coterie.protocol.tensors import decode_tensors, encode_tensors
 from coterie.simulation.assignment import Assignment
 from coterie.simulation.engines.job import error_answer, perform, rows_of
@@ -33,10 +33,10 @@ class Remote:
             self._workplace = Workplace(plan, decode_tensors(frozen), resolve_trainer(trainer))
         except CoterieError as error:
             self._problem = error
-        self._weights: tuple[str, Tensors] = ("", {})
+        self._weights: tuple[str, FloatArrays] = ("", {})
 
     def ready(self) -> str:
-        """Whether it can work, as JSON: empty, or the error (see `raise_told`)."""
+        """Whether it can work, as JSON: empty, or the error (see `raise_reported`)."""
         return json.dumps({} if self._problem is None else error_answer(self._problem))
 
     def perform(self, job: str, weights: NDArray[np.uint8], rows: bytes, state: bytes) -> tuple[str, bytes]:

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from coterie.client_sdk.device.trainers.base import Tensors
+from coterie.protocol.arrays import FloatArrays
 from coterie.simulation.assignment import Assignment
 from coterie.simulation.engines.engine import Setting
 from coterie.simulation.engines.naming import resolve_trainer
@@ -30,7 +30,7 @@ class Threads:
         np.empty(_LARGE, np.uint8)
         self._shares = setting.shares
 
-    def train(self, clients: Sequence[Client], weights: Tensors, assignment: Assignment) -> Iterator[Trained]:
+    def train(self, clients: Sequence[Client], weights: FloatArrays, assignment: Assignment) -> Iterator[Trained]:
         """See `Engine`."""
 
         def work(client: Client) -> Trained:
@@ -39,7 +39,7 @@ class Threads:
         return self._each(work, clients)
 
     def evaluate(
-        self, clients: Sequence[Client], weights: Tensors, assignment: Assignment
+        self, clients: Sequence[Client], weights: FloatArrays, assignment: Assignment
     ) -> Iterator[ClientEvaluation]:
         """See `Engine`."""
 

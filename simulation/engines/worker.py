@@ -17,9 +17,10 @@ from coterie.aggregation.plan.bundle import Plan, load
 from coterie.aggregation.plan.manifest import Manifest
 from coterie.client_sdk.device.trainers.base import Rows
 from coterie.errors import CoterieError
+from coterie.protocol.arrays import ArraysByName
 from coterie.simulation.assignment import Assignment
 from coterie.simulation.engines import shared
-from coterie.simulation.engines.job import Arrays, Json, error_answer, perform, rows_of
+from coterie.simulation.engines.job import JsonObject, error_answer, perform, rows_of
 from coterie.simulation.engines.naming import resolve_trainer
 from coterie.simulation.work import Workplace
 
@@ -33,9 +34,9 @@ class Worker:
         frozen = folder / "frozen"
         self._folder = folder
         self._workplace = Workplace(plan, shared.read(frozen) if frozen.exists() else {}, resolve_trainer(trainer))
-        self._weights: tuple[str, Arrays] = ("", {})
+        self._weights: tuple[str, ArraysByName] = ("", {})
 
-    def answer(self, job: Json) -> Json:
+    def answer(self, job: JsonObject) -> JsonObject:
         """Do one job, leave its tensors where it says, and answer."""
         if self._weights[0] != job["weights"]:
             self._weights = (job["weights"], shared.read(self._folder / job["weights"]))
@@ -52,7 +53,7 @@ class Worker:
             return error_answer(error)
         return answer
 
-    def _rows(self, job: Json) -> Rows:
+    def _rows(self, job: JsonObject) -> Rows:
         """Rows that the other side put into shared memory, or a source that this side reads itself."""
         if job["rows"]:
             return shared.read(self._folder / job["rows"])

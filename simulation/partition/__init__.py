@@ -6,7 +6,7 @@ draw itself.
 """
 
 from coterie.simulation.partition.changes import LabelNoise, Noise, Turns
-from coterie.simulation.partition.checks import Change, Rows
+from coterie.simulation.partition.checks import Change, RowIndices
 from coterie.simulation.partition.even import continuous, iid, periods
 from coterie.simulation.partition.labels import dirichlet, dirichlet_clients, pathological, shards
 from coterie.simulation.partition.natural import natural, natural_groups
@@ -18,7 +18,7 @@ __all__ = [
     "LabelNoise",
     "Noise",
     "Partition",
-    "Rows",
+    "RowIndices",
     "Turns",
     "continuous",
     "dirichlet",

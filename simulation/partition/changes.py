@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from coterie.protocol.arrays import ArraysByName
 from coterie.protocol.canonical import sha256_hex
-from coterie.simulation.partition.checks import Arrays, Change, real, refuse, require, whole
+from coterie.simulation.partition.checks import Change, real, refuse, require, whole
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +35,7 @@ class Noise:
         )
         whole(self.seed, "the seed of noise")
 
-    def apply(self, rows: Arrays, client: int, clients: int) -> dict[str, NDArray[Any]]:
+    def apply(self, rows: ArraysByName, client: int, clients: int) -> dict[str, NDArray[Any]]:
         """The client's rows with noise."""
         array = _array(rows, self.feature)
         require(array.dtype.kind in "iuf", f"{self.feature!r} must hold real numbers to be noised, not {array.dtype}")
@@ -59,7 +60,7 @@ class Turns:
     feature: str
     turns: int = 4
 
-    def apply(self, rows: Arrays, client: int, clients: int) -> dict[str, NDArray[Any]]:
+    def apply(self, rows: ArraysByName, client: int, clients: int) -> dict[str, NDArray[Any]]:
         """The client's rows with turned images."""
         array = _array(rows, self.feature)
         require(array.ndim >= 3, f"{self.feature!r} must be images [rows, height, width, …], not {list(array.shape)}")
@@ -101,7 +102,7 @@ class LabelNoise:
         """The share of wrong labels to expect at this client."""
         return self.low + (self.high - self.low) * (client / (clients - 1) if clients > 1 else 1.0)
 
-    def apply(self, rows: Arrays, client: int, clients: int) -> dict[str, NDArray[Any]]:
+    def apply(self, rows: ArraysByName, client: int, clients: int) -> dict[str, NDArray[Any]]:
         """The client's rows with wrong labels among them."""
         labels = _array(rows, self.label)
         require(labels.dtype.kind in "biuf", f"{self.label!r} must hold classes as whole numbers, not {labels.dtype}")

@@ -1,6 +1,5 @@
 """What partitioners are given, checked: numbers, columns, seeds, how many rows there are."""
 
-from collections.abc import Mapping
 from typing import Any, Protocol, cast
 
 import numpy as np
@@ -8,15 +7,15 @@ from numpy.typing import ArrayLike, NDArray
 
 from coterie.aggregation.number import is_number
 from coterie.errors import ConfigurationError
+from coterie.protocol.arrays import ArraysByName
 
-Rows = NDArray[np.int64]
-Arrays = Mapping[str, NDArray[Any]]
+RowIndices = NDArray[np.int64]
 
 
 class Change(Protocol):
     """Something done to a client's rows after they were dealt out (see `coterie.simulation.partition.changes`)."""
 
-    def apply(self, rows: Arrays, client: int, clients: int) -> dict[str, NDArray[Any]]:
+    def apply(self, rows: ArraysByName, client: int, clients: int) -> dict[str, NDArray[Any]]:
         """The rows of this one of so many clients, changed."""
         ...
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from coterie.protocol.arrays import Vector
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -44,7 +44,7 @@ class Skew:
         )
 
 
-def _divergence(p: Floats, q: Floats) -> Floats:
+def _divergence(p: Vector, q: Vector) -> Vector:
     """Kullback-Leibler divergence of rows, in bits; where p is zero there is nothing to add."""
     ratio = np.divide(p, q, out=np.ones_like(q), where=p > 0)
     return (p * np.log2(ratio)).sum(axis=1)

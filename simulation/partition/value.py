@@ -13,13 +13,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from coterie.errors import ConfigurationError, CoterieError
+from coterie.protocol.arrays import ArraysByName
 from coterie.protocol.checked_rows import CheckedRows
 from coterie.protocol.conversion import to_json
 from coterie.protocol.files import make_folder, write_durably
 from coterie.protocol.frames import Frame, as_columns
 from coterie.protocol.tensors import read_file, write_file
 from coterie.simulation.partition.changes import known_change
-from coterie.simulation.partition.checks import Arrays, Change, Rows, column, refuse, require, too_few
+from coterie.simulation.partition.checks import Change, RowIndices, column, refuse, require, too_few
 from coterie.simulation.partition.drawing import ENDINGS, Picture, draw, svg
 from coterie.simulation.partition.skew import Skew
 
@@ -29,7 +30,7 @@ MOST_CLASSES = 1000
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Partition(Sequence[Rows]):
+class Partition(Sequence[RowIndices]):
     """Row indices of each client, rising, as a sequence; made by a partitioner.
 
     method, seed, parameters: which, and with what.
@@ -43,7 +44,7 @@ class Partition(Sequence[Rows]):
 
     method: str
     total: int
-    rows: tuple[Rows, ...]
+    rows: tuple[RowIndices, ...]
     seed: int | None = None
     parameters: Mapping[str, Any] = field(default_factory=dict[str, Any])
     labels: NDArray[Any] | None = field(default=None, repr=False)
@@ -93,14 +94,14 @@ class Partition(Sequence[Rows]):
     def __len__(self) -> int:
         return len(self.rows)
 
-    def __iter__(self) -> Iterator[Rows]:
+    def __iter__(self) -> Iterator[RowIndices]:
         return iter(self.rows)
 
     @overload
-    def __getitem__(self, index: int) -> Rows: ...
+    def __getitem__(self, index: int) -> RowIndices: ...
     @overload
-    def __getitem__(self, index: slice) -> tuple[Rows, ...]: ...
-    def __getitem__(self, index: int | slice) -> Rows | tuple[Rows, ...]:
+    def __getitem__(self, index: slice) -> tuple[RowIndices, ...]: ...
+    def __getitem__(self, index: int | slice) -> RowIndices | tuple[RowIndices, ...]:
         return self.rows[index]
 
     def labelled(self, labels: NDArray[Any]) -> "Partition":
@@ -221,15 +222,15 @@ class Partition(Sequence[Rows]):
         return found.then(*(known_change(change) for change in changes))
 
 
-def split(arrays: Arrays | Frame, parts: Sequence[Rows]) -> list[dict[str, NDArray[Any]]]:
+def split(arrays: ArraysByName | Frame, parts: Sequence[RowIndices]) -> list[dict[str, NDArray[Any]]]:
     """The rows of each part, by array name, with the changes that belong to a `Partition`. A table's columns are its
     arrays.
     """
-    given: Arrays = as_columns(arrays, "the rows")
+    given: ArraysByName = as_columns(arrays, "the rows")
     return [rows_of(given, parts, client) for client in range(len(parts))]
 
 
-def rows_of(arrays: Arrays, parts: Sequence[Rows], client: int) -> dict[str, NDArray[Any]]:
+def rows_of(arrays: ArraysByName, parts: Sequence[RowIndices], client: int) -> dict[str, NDArray[Any]]:
     """The rows of one part, as `split` gives them.
 
     Raises ConfigurationError (``partition_invalid``) for what is no arrays by name, for arrays of other lengths than

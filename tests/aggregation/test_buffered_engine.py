@@ -15,7 +15,7 @@ CONFIG = e.RoundConfig(cohort=2, offered=4, min_updates=1, buffered=True, stalen
 V = "v" * 64
 
 
-def play(round: e.Round, *events: e.Event) -> e.Round:
+def play(round: e.Round, *events: e.RoundEvent) -> e.Round:
     for event in events:
         round = e.step(round, event)
     return round
@@ -150,7 +150,7 @@ class Rounds(RuleBasedStateMachine):
         e.TaskLeased(), e.DeadlinePassed("train"), e.DeadlinePassed("evaluate"), e.AggregateFailed("x"), e.Committed(),
         e.EvaluationLeased(), e.EvaluationAccepted({"examples": 1.0}), e.AggregateReady(V), e.AggregateReady(V),
     ]))  # fmt: skip
-    def happen(self, event: e.Event) -> None:
+    def happen(self, event: e.RoundEvent) -> None:
         before = self.round
         try:
             after = e.step(before, event)

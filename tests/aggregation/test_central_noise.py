@@ -10,19 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coterie.aggregation.private.central import (
-    CLIP,
-    NOISE,
-    CentralNoise,
-    NoisedMean,
-    State,
-    clip_of,
-    noised_mean,
-    noised_sum,
-)
+from coterie.aggregation.private.central import CLIP, NOISE, CentralNoise, NoisedMean, clip_of, noised_mean, noised_sum
 from coterie.privacy.dp.matrix.factorisation import factorisation
 from coterie.privacy.dp.noise import gaussian
 from coterie.privacy.dp.rounds import round_noise
+from coterie.protocol.arrays import ArraysByName
 from coterie.protocol.privacy import AdaptiveClip, UserLevel
 
 SEED = bytes(range(32))
@@ -42,7 +34,7 @@ def level(noise: float = 1.0, clip: float = 1.0, **changes: Any) -> UserLevel:
     return UserLevel(clip=clip, delta=1e-6, noise_multiplier=noise, **changes)
 
 
-def release(vectors: Vectors, asked: CentralNoise, state: State | None = None) -> NoisedMean:
+def release(vectors: Vectors, asked: CentralNoise, state: ArraysByName | None = None) -> NoisedMean:
     """One round."""
     return noised_mean(iter(vectors), LENGTH, asked, state or {})
 
@@ -128,7 +120,7 @@ def test_an_adaptive_clip_finds_the_norms() -> None:
     vectors = [np.full(LENGTH, size / math.sqrt(LENGTH)) for size in sizes]
     for start in (0.05, 50.0):
         asked = level(noise=0.5, clip=start, adaptive=AdaptiveClip(rate=0.5, bits_noise=20.0))
-        state: State = {}
+        state: ArraysByName = {}
         for round in range(1, 41):
             found = release(
                 vectors, terms(asked, round=round, rounds=40, expected=400, seed=bytes([round] * 32)), state
@@ -145,7 +137,7 @@ def test_correlated_noise_is_the_factorisation_of_independent_noise(mechanism: s
     """
     rounds, passed = 6, 3
     asked = level(noise=1.0, mechanism=mechanism, min_separation=2, max_participations=2)
-    state: State = {}
+    state: ArraysByName = {}
     released: dict[int, npt.NDArray[np.float64]] = {}
     size = 20_000
     for round in range(1, rounds + 1):
@@ -172,7 +164,7 @@ def test_correlated_noise_is_the_factorisation_of_independent_noise(mechanism: s
 def test_no_round_shows_a_digit_below_the_grid(mechanism: str) -> None:
     """Digits of noise that is correlated would tell what the rounds before drew, and those of a sum itself."""
     asked = level(noise=1.0, mechanism=mechanism, min_separation=2, max_participations=2)
-    state: State = {}
+    state: ArraysByName = {}
     for round in range(1, 5):
         one = terms(asked, round=round, rounds=6, expected=1, seed=bytes([round] * 32))
         found = noised_sum(np.sum(some(3), axis=0) / 7, 0.0, one, state)

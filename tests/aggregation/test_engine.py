@@ -13,12 +13,13 @@ from coterie.aggregation import engine as e
 from coterie.aggregation.due import KINDS, table
 from coterie.aggregation.events import NOTHING_USABLE
 from coterie.protocol.conversion import from_text, to_text
+from coterie.protocol.device import TaskKind
 from tests.engine_walk import CONFIG, EVERY_EVENT, WALKS, V, reachable
 
 NONE_OUT = (e.Close("train"), e.Close("evaluate"))
 
 
-def play(round: e.Round, *events: e.Event) -> e.Round:
+def play(round: e.Round, *events: e.RoundEvent) -> e.Round:
     for event in events:
         round = e.step(round, event)
     return round
@@ -176,7 +177,7 @@ def summing(**changes: object) -> e.Round:
     return play(fresh(secure=True, **changes), *[e.TaskLeased()] * 2, *[e.UpdateAccepted()] * 2)
 
 
-def attempts(*stages: e.AttemptStage, kind: e.Kind = "train") -> list[e.SumAttempt]:
+def attempts(*stages: e.AttemptStage, kind: TaskKind = "train") -> list[e.SumAttempt]:
     """One attempt at each stage, named a, b and so on."""
     return [e.SumAttempt("abcdef"[place], kind, stage) for place, stage in enumerate(stages)]
 
@@ -212,7 +213,7 @@ def test_noise_goes_into_what_is_made_of_updates_alone() -> None:
 
 @pytest.mark.parametrize("phase", list(e.RoundPhase))
 @pytest.mark.parametrize("event", EVERY_EVENT, ids=repr)
-def test_what_the_table_lacks_is_refused_by_name(phase: e.RoundPhase, event: e.Event) -> None:
+def test_what_the_table_lacks_is_refused_by_name(phase: e.RoundPhase, event: e.RoundEvent) -> None:
     if type(event) in e.TRANSITIONS[phase]:
         return
     round = replace(fresh(), phase=phase, version=V)
@@ -279,7 +280,7 @@ class Life(RuleBasedStateMachine):
         self.commits = self.ends = 0
 
     @rule(event=st.sampled_from(EVERY_EVENT))
-    def happen(self, event: e.Event) -> None:
+    def happen(self, event: e.RoundEvent) -> None:
         before = self.round
         try:
             after = e.step(before, event)

@@ -14,7 +14,7 @@ from coterie.aggregation.experiment import Experiment
 from coterie.aggregation.fold import ring
 from coterie.aggregation.fold.fold import at_once
 from coterie.aggregation.plan.manifest import METRICS
-from coterie.aggregation.private.central import CentralNoise, State, noised_groups
+from coterie.aggregation.private.central import CentralNoise, noised_groups
 from coterie.aggregation.promises.claims import claim_of
 from coterie.compute.nn.losses import softmax_cross_entropy
 from coterie.compute.nn.zoo import mlp
@@ -24,6 +24,7 @@ from coterie.privacy.dp.noise import gaussian
 from coterie.privacy.secagg.encoding import vector_spec
 from coterie.privacy.secagg.ring import reduced
 from coterie.protocol import ids
+from coterie.protocol.arrays import ArraysByName
 from coterie.protocol.privacy import AdaptiveClip, UserLevel
 from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.schema import DataSchema, Feature, Label
@@ -63,7 +64,7 @@ def test_one_device_moves_one_group_by_no_more_than_its_noise_is_made_for(monkey
     )
     seen: list[Vector] = []
 
-    def rule(_: str, length: int, vectors: Sequence[Vector], state: State) -> tuple[Vector, State]:
+    def rule(_: str, length: int, vectors: Sequence[Vector], state: ArraysByName) -> tuple[Vector, ArraysByName]:
         seen.extend(vectors)
         return np.zeros(length), {}
 
@@ -96,10 +97,10 @@ def test_one_device_moves_one_group_by_no_more_than_its_noise_is_made_for(monkey
             )
             for place in range(GROUPS)
         ]
-        opening = ring.RingFoldTerms(
+        fold_terms = ring.RingFoldTerms(
             terms=terms, base="0" * 64, groups=GROUPS, expected=COHORT, rule="median", central=noise()
         )
-        ring.ring_fold(manifest, opening).result(tuple(sums), {}, at_once)
+        ring.ring_fold(manifest, fold_terms).result(tuple(sums), {}, at_once)
         return list(seen)
 
     whole = groups_without(None)

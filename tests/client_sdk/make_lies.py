@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from relay import SECTIONS, task, terms
 
-from coterie.privacy.dp.events import Approximate, Event, Gaussian
+from coterie.privacy.dp.events import Approximate, Gaussian, PrivacyEvent
 from coterie.protocol.claims import LocalTerms, PrivacyTerms
 from coterie.protocol.device import Task
 from coterie.protocol.noise import NoiseTerms
@@ -64,7 +64,7 @@ def shared(*sections: SecureSection, **changes: Any) -> Json:
     return {"mode": "consistent", "noise": NOISE, "sections": (SECTIONS[0], *(sections or (NOISED,))), **changes}
 
 
-def wrote(*events: Event, experiment: str = HERE, coordinator: str = COORDINATOR, once: bool = False) -> Json:
+def wrote(*events: PrivacyEvent, experiment: str = HERE, coordinator: str = COORDINATOR, once: bool = False) -> Json:
     """A row of the device's own record."""
     told = [event.to_json() for event in events]
     return {"coordinator": coordinator, "experiment": experiment, "once": once, "events": told}

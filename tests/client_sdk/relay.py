@@ -130,7 +130,7 @@ class Relay:
             raise RemoteError("There is no roster yet.", code="phase_early", http_status=409)
         return self.state
 
-    def step(self, event: server.Event, phase: str) -> None:
+    def step(self, event: server.ServerEvent, phase: str) -> None:
         """One event, unless its phase is over."""
         state = self.running()
         if state.phase.value == phase:

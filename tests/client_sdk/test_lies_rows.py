@@ -28,7 +28,7 @@ from coterie.client_sdk.device.work import work
 from coterie.client_sdk.rows.loading import load_fitting
 from coterie.compute.optim import sgd
 from coterie.privacy.dp import poisson
-from coterie.privacy.dp.noise.source import Source
+from coterie.privacy.dp.noise.source import NoiseSource
 from coterie.protocol.claims import PrivacyTerms
 from coterie.protocol.privacy import ExampleLevel, LocalLevel, UserLevel
 from coterie.protocol.rounds import RoundPolicy
@@ -119,7 +119,7 @@ def test_how_often_a_row_is_drawn_does_not_follow_from_how_many_have_its_class(
     told: list[tuple[int, float]] = []
     drawn = poisson.draw_rows
 
-    def listening(count: int, rate: float, source: Source) -> npt.NDArray[np.int64]:
+    def listening(count: int, rate: float, source: NoiseSource) -> npt.NDArray[np.int64]:
         told.append((count, rate))
         return drawn(count, rate, source)
 

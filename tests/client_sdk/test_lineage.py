@@ -11,7 +11,15 @@ import pytest
 
 from coterie import errors
 from coterie.client_sdk.device.database import ClientDatabase
-from coterie.client_sdk.device.lineage import MOST_ANSWERS, SCHEMA, Ask, ChainPlace, Lineages, check_lineage, same_chain
+from coterie.client_sdk.device.lineage import (
+    MOST_ANSWERS,
+    SCHEMA,
+    ChainPlace,
+    Fetch,
+    Lineages,
+    check_lineage,
+    same_chain,
+)
 from coterie.protocol import ids
 from coterie.protocol.control import BlobRef
 from coterie.protocol.device import PlanRef, Task
@@ -67,7 +75,7 @@ def at(links: Sequence[LineageLink], number: int, **changes: Any) -> Task:
     return task(asked | changes)
 
 
-def told(links: Sequence[LineageLink], asked: list[int], *, page: int = MOST_LINKS) -> Ask:
+def told(links: Sequence[LineageLink], asked: list[int], *, page: int = MOST_LINKS) -> Fetch:
     """A coordinator that knows these links."""
 
     async def ask(target: str) -> Any:

@@ -20,7 +20,7 @@ from coterie.client_sdk.device.promise import events_of
 from coterie.client_sdk.device.spending import PrivacyLedger, Release, epsilon_of
 from coterie.errors import ConfigurationError, PolicyRefused
 from coterie.privacy.dp.accounting import total_cost
-from coterie.privacy.dp.events import Approximate, Event, Gaussian, Pure
+from coterie.privacy.dp.events import Approximate, Gaussian, PrivacyEvent, Pure
 from coterie.privacy.dp.rounds import whole_cost
 from coterie.protocol.claims import PrivacyTerms
 from coterie.protocol.device import Task
@@ -56,7 +56,7 @@ def promise(epsilon: float, delta: float = 1e-5, **changes: Any) -> PrivacyTerms
     return PrivacyTerms(epsilon=epsilon, delta=delta, **told)
 
 
-def release(key: str, *events: Event, epsilon: float = 1.0, **changes: Any) -> Release:
+def release(key: str, *events: PrivacyEvent, epsilon: float = 1.0, **changes: Any) -> Release:
     """One task's release in an experiment of this device's coordinator."""
     told: dict[str, Any] = {"coordinator": "c" * 64, "population": "p", "experiment": "e", "once": False} | changes
     return Release(key=key, task=f"task_{key}", events=events, promise=told.pop("promise", promise(epsilon)), **told)
@@ -77,7 +77,7 @@ def ledger(tmp_path: Path) -> PrivacyLedger:
     return PrivacyLedger(tmp_path / "ledger.db")
 
 
-def of_rows(training: Training) -> tuple[Event, ...]:
+def of_rows(training: Training) -> tuple[PrivacyEvent, ...]:
     asked = Task.model_construct(kind="train")
     return events_of(asked, promise(1.0, unit="example"), replace(MANIFEST, training=training))
 
@@ -224,7 +224,7 @@ def test_a_claim_may_use_all_of_the_delta(ledger: PrivacyLedger) -> None:
 
 
 @pytest.mark.parametrize("events", [[], [Pure(0.5)], [Pure(0.5), UPLOAD], [Approximate(1.0, 1e-6), UPLOAD]])
-def test_more_never_costs_less(events: list[Event]) -> None:
+def test_more_never_costs_less(events: list[PrivacyEvent]) -> None:
     for more in (UPLOAD, Pure(0.1), Approximate(0.1, 1e-7)):
         assert epsilon_of([*events, more], 1e-5) >= epsilon_of(events, 1e-5)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from coterie.client_sdk.device.attempts import AttemptRecord, Message
+from coterie.client_sdk.device.attempts import AttemptRecord, MessageKind
 from coterie.client_sdk.device.history import StoredMembership
 from coterie.client_sdk.device.store import STATES, DeviceStore
 from coterie.errors import ConfigurationError, InternalError, PolicyRefused
@@ -191,7 +191,7 @@ def test_an_attempt_that_is_not_what_was_written_is_lost(tmp_path: Path, column:
 @pytest.mark.parametrize("how", ["acknowledged", "failed"])
 def test_the_secrets_of_an_attempt_that_is_over_are_nowhere_in_the_folder(tmp_path: Path, how: str) -> None:
     store = begun(tmp_path)
-    later: tuple[Message, ...] = ("shares", "masked", "reveal")
+    later: tuple[MessageKind, ...] = ("shares", "masked", "reveal")
     for message in later:
         store.attempts.advance("t", replace(RECORD, message=message, state={"seed": SECRET, "after": message}))
     needle = SECRET[:64].encode()

@@ -33,7 +33,7 @@ def test_who_leaves_in_the_middle_of_a_task_frees_its_place_and_keeps_only_the_r
         place.agents.remove(agent)
         left = stop_here(folder)
         assert not [path for name in ("updates", "states", "cache") for path in (folder / name).iterdir()]
-        assert {path.name for path in left.kept} == {"device.db", "device.key"}
+        assert {path.name for path in left.remaining_files} == {"device.db", "device.key"}
         first, *_, last = read_record(folder).history
         assert (first.state, last.state, last.detail.split(":")[0]) == ("counted", "failed", "withdrawn")
         gone = await place.agent("leave", "leaver")

@@ -11,8 +11,14 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("protocol", "privacy", "aggregation", "client_sdk", "simulation", "server", "cli")
 FOLDERS = (*PACKAGES, "benchmarks", "tests")
 SHORT = frozenset(("Rule", "Phase", "Parts", "Shares"))
-# A class's name → why several classes may have it, in one sentence.
-SHARED: Mapping[str, str] = {}
+# A public name → why several classes or aliases may have it, in one sentence.
+SHARED: Mapping[str, str] = {
+    "Arrays": "A walk over a plan carries NumPy's arrays by name, and a plan's author sees the traced ones so.",
+    "Number": "A researcher describes a column of numbers by it, and a mailbox's path ends in one.",
+    "Party": "It is the party itself on a client, and a route's parameter for the party that signed on a server.",
+    "Shape": "A section has a shape that codecs read, and a tensor in a plan has one of plain lengths.",
+    "Trainer": "A manifest says which kind of trainer a plan is for, and a device holds the trainer itself.",
+}
 
 
 def type_names(source: str) -> Iterator[str]:
@@ -34,6 +40,35 @@ def public_classes(source: str) -> Iterator[str]:
             yield node.name
 
 
+def public_aliases(source: str) -> Iterator[str]:
+    """The names in capitals and small letters, without a leading underscore, that a module gives to types.
+
+    An assignment to such a name at the top of a module, or in a block there, is an alias, whatever expression stands on
+    its right; but a call makes a new object (a type variable, a column's type) and no other name for a type.
+    """
+    for node in _statements(ast.parse(source).body):
+        match node:
+            case ast.Assign(targets=[ast.Name(id=name)], value=value):
+                is_alias = not isinstance(value, ast.Call | ast.Constant)
+            case ast.AnnAssign(target=ast.Name(id=name), annotation=annotation, value=value):
+                is_alias = ast.unparse(annotation).split(".")[-1] == "TypeAlias"
+            case _:
+                continue
+        if is_alias and name[0].isupper() and (len(name) == 1 or not name.isupper()):
+            yield name
+
+
+def _statements(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
+    """The statements that run when a module is imported, those within `if`, `try` and `with` among them."""
+    for node in body:
+        yield node
+        if isinstance(node, ast.If | ast.Try | ast.With):
+            for block in ("body", "orelse", "finalbody"):
+                yield from _statements(getattr(node, block, []))
+            for handler in getattr(node, "handlers", []):
+                yield from _statements(handler.body)
+
+
 def modules(folders: Sequence[str]) -> Mapping[str, str]:
     """The modules of these folders: path from the root → source."""
     return {
@@ -45,10 +80,12 @@ def modules(folders: Sequence[str]) -> Mapping[str, str]:
 
 
 def breaches(sources: Mapping[str, str], shared: Mapping[str, str]) -> list[str]:
-    """Names of several public classes that ``shared`` does not explain, and entries of it that explain nothing."""
+    """Names of several public classes or aliases that ``shared`` does not explain, and entries of it that explain
+    nothing.
+    """
     homes: dict[str, list[str]] = defaultdict(list)
     for path, source in sources.items():
-        for name in public_classes(source):
+        for name in (*public_classes(source), *public_aliases(source)):
             homes[name].append(path)
     several = {name: paths for name, paths in homes.items() if len(paths) > 1}
     return [
@@ -67,6 +104,27 @@ def test_every_way_of_naming_a_type_is_found() -> None:
     assert sorted(type_names(source)) == ["Parts", "Phase", "Rule", "Shares"]
 
 
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("Kind = Literal['a', 'b']", ["Kind"]),
+        ("Call = Callable[[int], str]", ["Call"]),
+        ("Id = int | str", ["Id"]),
+        ("Id: TypeAlias = 'int'", ["Id"]),
+        ("Id: typing.TypeAlias = int", ["Id"]),
+        ("Id = int", ["Id"]),
+        ("if TYPE_CHECKING:\n    Id = int", ["Id"]),
+        ("try:\n    pass\nexcept ImportError:\n    Id = int", ["Id"]),
+        ("Item = TypeVar('Item')", []),
+        ("Codecs: Mapping[str, int] = {}", []),
+        ("LIMIT = limits['most']", []),
+        ("def make():\n    Id = int", []),
+    ],
+)
+def test_every_public_alias_is_found(source: str, expected: Sequence[str]) -> None:
+    assert list(public_aliases(source)) == expected
+
+
 def test_a_short_name_is_that_of_one_thing() -> None:
     homes: dict[str, list[str]] = defaultdict(list)
     for path, source in modules(FOLDERS).items():
@@ -75,7 +133,7 @@ def test_a_short_name_is_that_of_one_thing() -> None:
     assert {name: paths for name, paths in homes.items() if len(paths) > 1} == {}
 
 
-def test_a_public_class_shares_its_name_with_no_other() -> None:
+def test_a_public_class_or_alias_shares_its_name_with_no_other() -> None:
     sources = modules(PACKAGES)
     assert len(sources) > 400, "the folders' modules are not where this rule looks for them"
     assert breaches(sources, SHARED) == []
@@ -94,8 +152,23 @@ def test_a_public_class_shares_its_name_with_no_other() -> None:
             ["Head is listed as shared without a reason"],
         ),
         ({"a.py": "class _Head: ...", "b.py": "class _Head: ..."}, {}, []),
+        ({"a.py": "class Head: ...", "b.py": "Head = int | str"}, {}, ["Head is defined in a.py, b.py"]),
+        ({"a.py": "Head: TypeAlias = int", "b.py": "Head = Row"}, {}, ["Head is defined in a.py, b.py"]),
+        ({"a.py": "Head = Sequence[int]", "b.py": "from a import Head"}, {}, []),
+        ({"a.py": "_Head = Sequence[int]", "b.py": "_Head = Sequence[str]"}, {}, []),
     ],
-    ids=["two", "two_explained", "within_a_block", "entry_of_none", "entry_without_reason", "private"],
+    ids=[
+        "two",
+        "two_explained",
+        "within_a_block",
+        "entry_of_none",
+        "entry_without_reason",
+        "private",
+        "class_and_alias",
+        "two_aliases",
+        "imported_alias",
+        "private_aliases",
+    ],
 )
 def test_a_breach_is_found(sources: Mapping[str, str], shared: Mapping[str, str], expected: Sequence[str]) -> None:
     assert breaches(sources, shared) == expected

@@ -12,7 +12,7 @@ import numpy as np
 from coterie.privacy.dp import spread
 from coterie.privacy.dp.distributed import DistributedNoise, decode, encode, event
 from coterie.privacy.dp.noise.conditional_rounding import largest_square
-from coterie.privacy.dp.noise.source import Source
+from coterie.privacy.dp.noise.source import NoiseSource
 from coterie.protocol.randomness import stream
 
 Json = dict[str, Any]
@@ -76,7 +76,7 @@ def encodings() -> list[Json]:
     for number, (name, terms) in enumerate(TERMS.items()):
         vector, shared = np.array(wave(terms.length), np.float64), secret(100 + number)
         keys = [secret(200 + 10 * number + client) for client in range(3)]
-        numbers = [encode(vector, terms, shared, Source(key)).numbers for key in keys]
+        numbers = [encode(vector, terms, shared, NoiseSource(key)).numbers for key in keys]
         total = np.zeros(terms.padded, np.uint32)
         for row in numbers:
             total = (total + row) % np.uint32(1 << terms.bits)

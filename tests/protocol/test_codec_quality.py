@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coterie.protocol.codecs import NO_STATE, Keys, Shape, State, parse
+from coterie.protocol.codecs import NO_STATE, CodecState, Keys, Shape, parse
 from coterie.protocol.codecs.centroids import CENTROIDS
 from coterie.protocol.codecs.feedback import FADING, faded
 from coterie.protocol.codecs.grid import EXTENT, Grid
@@ -232,7 +232,7 @@ SHORTENING = ("float16", "bfloat16", "int8", "int8:channel+rice", "topk:0.05", "
 def test_with_error_feedback_nothing_is_lost_for_good(name: str) -> None:
     """The sum of all decoded updates and the last error is the sum of all vectors; the error stays bounded."""
     shape, codec = Shape((3000, 40), (30, 1)), parse(f"{name}+ef")
-    state: State = NO_STATE
+    state: CodecState = NO_STATE
     sent, wanted = np.zeros(shape.length), np.zeros(shape.length)
     sizes: list[float] = []
     for number in range(60):
@@ -247,14 +247,14 @@ def test_with_error_feedback_nothing_is_lost_for_good(name: str) -> None:
 
 def test_a_state_of_another_layout_is_forgotten() -> None:
     codec, shape = parse("powersgd:1+ef"), Shape((40,), (5,))
-    odd: State = {"residual": np.ones(3, np.float32), "q.0": np.ones((2, 2), np.float32)}
+    odd: CodecState = {"residual": np.ones(3, np.float32), "q.0": np.ones((2, 2), np.float32)}
     vector = heavy_tailed(40)
     fresh, stale = (codec.encode(vector, keys(), shape, state)[0] for state in (NO_STATE, odd))
     assert fresh == stale
 
 
 def test_an_error_fades_while_its_client_is_away() -> None:
-    state: State = {"codec/delta/residual": np.ones(2, np.float32), "codec/delta/q.0": np.ones(2, np.float32)}
+    state: CodecState = {"codec/delta/residual": np.ones(2, np.float32), "codec/delta/q.0": np.ones(2, np.float32)}
     assert faded(state, 0) is state
     away = faded(state, 3)
     np.testing.assert_allclose(away["codec/delta/residual"], FADING**3, rtol=1e-6)
@@ -286,7 +286,7 @@ def test_powersgd_finds_a_matrix_of_low_rank_and_leaves_vectors_alone() -> None:
 def test_powersgd_goes_on_from_the_last_factor() -> None:
     matrix = heavy_tailed(2000).copy()
     shape, codec = Shape((2000,), (40,)), parse("powersgd:2")
-    state: State = NO_STATE
+    state: CodecState = NO_STATE
     lost: list[float] = []
     for _ in range(6):
         payload, state = codec.encode(matrix, keys(), shape, state)

@@ -15,7 +15,7 @@ from coterie.aggregation.round import RoundConfig
 from coterie.protocol.conversion import to_text
 from coterie.server.bell import Bell
 from coterie.server.faults import CoordinatorFaults
-from coterie.server.jobs.kind import JobKind, Result
+from coterie.server.jobs.kind import JobKind, JobResult
 from coterie.server.jobs.runner import JobRunner
 from coterie.server.metrics import Metrics
 from coterie.server.plans import Plans
@@ -66,7 +66,7 @@ def kind_of(hangs: bool, folder: Path) -> JobKind:
             await asyncio.sleep(3600)
         return {}
 
-    async def keep(context: RoundContext, session: AsyncSession, job: Job, locked: Locked, result: Result) -> None:
+    async def keep(context: RoundContext, session: AsyncSession, job: Job, locked: Locked, result: JobResult) -> None:
         events.append(session, DONE, {"owner": job.owner, "attempt": job.attempt}, job.key.experiment)
 
     return JobKind(worker="warm", arguments=arguments, keep=keep, transaction="aggregated")

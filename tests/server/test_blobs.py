@@ -182,14 +182,14 @@ def test_deltas_are_made_by_a_worker_to_what_is_handed_out_and_few_wait(tmp_path
         deltas = Deltas(blobs, Workers(attempts=1, timeout_s=60, niceness=10), lambda name: name == names[0])
         try:
             size = len(files[0])
-            assert await deltas.made(names[0], names[1], size) is None
-            assert await deltas.made("0" * 64, names[0], size) is None
-            asked = [deltas.made(held, names[0], size) for held in names[1:]]
+            assert await deltas.delta_file(names[0], names[1], size) is None
+            assert await deltas.delta_file("0" * 64, names[0], size) is None
+            asked = [deltas.delta_file(held, names[0], size) for held in names[1:]]
             made = [path for path in await asyncio.gather(*asked) if path is not None]
             assert len(made) == WAITING
             for held, path in zip(files[1:], made, strict=False):
                 assert decode_delta(held, path.read_bytes()) == files[0]
-            assert await deltas.made(names[-1], names[0], size)
+            assert await deltas.delta_file(names[-1], names[0], size)
         finally:
             await deltas.close()
 

@@ -19,7 +19,7 @@ from coterie.aggregation import engine as e
 from coterie.server.clock import now_ms
 from coterie.server.jobs.kinds import KINDS
 from coterie.server.jobs.runner import JobRunner
-from coterie.server.jobs.wanted import owed, wanted
+from coterie.server.jobs.wanted import due_entries, jobs_to_do
 from coterie.server.store import jobs
 from coterie.server.store.attempts import AttemptStatus
 from coterie.server.store.experiments import OpenRound
@@ -233,7 +233,7 @@ WANTED: dict[str, Case] = {
 @pytest.mark.parametrize("case", WANTED)
 def test_the_jobs_wanted_follow_from_what_is_due(case: str) -> None:
     found, standings, rows, expected = WANTED[case]
-    keys = wanted(found, owed(found, standings, dict(rows), 0), standings, dict(rows), 0)
+    keys = jobs_to_do(found, due_entries(found, standings, dict(rows), 0), standings, dict(rows), 0)
     assert [(key.kind, key.subject) for key in keys] == expected
     assert {key.kind for key in keys} <= set(KINDS)
 

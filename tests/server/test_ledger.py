@@ -74,7 +74,7 @@ async def standing(database: Database, ledger: Ledger) -> dict[tuple[str, int], 
     """What has become of each round's cost."""
     async with database.read() as session:
         _, state = await ledger.read(session, "people")
-    return {place: charge.standing for place, charge in state.charges.items()}
+    return {place: charge.state for place, charge in state.charges.items()}
 
 
 def test_writers_at_the_same_time_cannot_overspend(tmp_path: Path) -> None:
@@ -195,18 +195,18 @@ def test_a_round_pays_once_and_keeps_its_noise(tmp_path: Path) -> None:
                 await ledger.reserve(session, "people", "exp_a", 1, ONE)
             async with one.read() as session:
                 with pytest.raises(InternalError, match="was not paid for, so its sum is not opened"):
-                    await ledger.paid(session, "people", "exp_a", 1)
+                    await ledger.noise_seed(session, "people", "exp_a", 1)
             async with one.write("spent") as session:
                 seed = await ledger.spend_with_noise(session, "people", "exp_a", 1)
             async with other.write("spent") as session:
                 assert await restarted.spend_with_noise(session, "people", "exp_a", 1) == seed
             async with one.read() as session:
-                assert await restarted.paid(session, "people", "exp_a", 1) == seed
+                assert await restarted.noise_seed(session, "people", "exp_a", 1) == seed
                 head, state = await restarted.read(session, "people")
                 secrets = (await session.execute(select(SecretRow.name).where(SecretRow.name.like("noise/%")))).all()
             charge = state.charge("exp_a", 1)
             assert (len(seed), head.sequence, len(secrets)) == (32, 2, 1)
-            assert charge is not None and charge.noise == commitment(seed) and charge.standing is CostState.SPENT
+            assert charge is not None and charge.noise == commitment(seed) and charge.state is CostState.SPENT
             async with one.write("aggregated") as session:
                 await ledger.forget_noise(session, "exp_a", 1)
             async with other.write("spent") as session:

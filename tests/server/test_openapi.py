@@ -11,7 +11,7 @@ from jsonschema_rs import Draft202012Validator
 from pydantic import TypeAdapter
 from server_kit import Opener
 
-from coterie.server.api_fields import told_in
+from coterie.server.api_fields import descriptions_in
 from coterie.server.app import ROUTERS, create_app
 from coterie.server.settings import Settings
 
@@ -169,7 +169,7 @@ def test_lines_for_curl_name_no_placeholder_of_a_path(app: Any) -> None:
 
 def test_docstrings_are_read_entry_by_entry() -> None:
     text = "A thing. a, b: of two; c: of `one`, and more. Not: this. d is none: see c."
-    assert told_in(text, {"a": 0, "b": 0, "c": 0, "d": 0}) == {
+    assert descriptions_in(text, {"a": 0, "b": 0, "c": 0, "d": 0}) == {
         "a": "Of two.",
         "b": "Of two.",
         "c": "Of `one`, and more. Not: this. d is none: see c.",

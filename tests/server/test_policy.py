@@ -13,7 +13,7 @@ from principals_kit import JOINT, PUBLIC_KEY, Holder, Place, open_place
 from server_kit import Opener
 
 from coterie.errors import InternalError
-from coterie.protocol.control import Role
+from coterie.protocol.control import TokenRole
 from coterie.server.app import ROUTERS, create_app
 from coterie.server.auth.gate import GatedRoute, gated_router
 from coterie.server.auth.policy import CREDENTIALS, POLICY, Credential, RouteRule, Scope
@@ -122,7 +122,7 @@ REQUESTS: Final[dict[Route, Asked]] = {
     ("POST", "/v1/party/messages/{stage}/{role}/{sequence}/acknowledge"): at(f"{MESSAGES}/0/acknowledge"),
 }
 STATES: Final = ("valid", "expired", "revoked")
-ROLES: Final[tuple[Role, ...]] = get_args(Role)
+ROLES: Final[tuple[TokenRole, ...]] = get_args(TokenRole)
 HOLDERS: Final = {
     "strangers": (Holder("nobody"), Holder("garbage"), Holder("wrong secret")),
     "roles for all populations": tuple(Holder(role) for role in ROLES),

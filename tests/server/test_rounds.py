@@ -12,7 +12,7 @@ from server_kit import SCHEMA, Opener, Operator, fleet, update
 from sqlalchemy.ext.asyncio import AsyncSession
 from structlog.testing import capture_logs
 
-from coterie.aggregation.engine import DeadlinePassed, Event
+from coterie.aggregation.engine import DeadlinePassed, RoundEvent
 from coterie.protocol.conversion import to_json
 from coterie.protocol.tensors import decode_tensors
 from coterie.server import board, driver
@@ -223,7 +223,7 @@ def test_a_deadline_that_cannot_be_kept_is_tried_again_a_little_later_and_not_wi
     tries, apply = list[float](), Rounds.apply
 
     async def troubled(
-        self: Rounds, session: AsyncSession, owner: ExperimentRow, opened: OpenRound, event: Event, *more: Any
+        self: Rounds, session: AsyncSession, owner: ExperimentRow, opened: OpenRound, event: RoundEvent, *more: Any
     ) -> OpenRound | None:
         if isinstance(event, DeadlinePassed):
             tries.append(time.monotonic())

@@ -12,7 +12,7 @@ from coterie.aggregation.plan.manifest import DELTA, METRICS
 from coterie.aggregation.private.local_noise import level_of, local_terms, privatised
 from coterie.errors import PlanRefused
 from coterie.privacy.dp import local
-from coterie.privacy.dp.noise.source import Source
+from coterie.privacy.dp.noise.source import NoiseSource
 from coterie.protocol.privacy import LocalLevel, UserLevel
 from coterie.protocol.rounds import RoundPolicy
 from coterie.simulation.simulation import Simulation, simulate_full
@@ -80,12 +80,12 @@ def test_sections_beside_the_change_are_zeros_or_refused() -> None:
     terms = local_terms(LEVELS["gaussian"])
     assert terms is not None
     made = {DELTA: np.ones(manifest.layout.size, np.float32), METRICS: np.ones(len(manifest.metrics))}
-    sent = privatised(manifest, made, terms, Source(bytes(32)))
+    sent = privatised(manifest, made, terms, NoiseSource(bytes(32)))
     assert not sent[METRICS].any()
     assert sent[DELTA].dtype == np.float32
-    meant = local.privatise(made[DELTA], LEVELS["gaussian"], Source(bytes(32)))
+    meant = local.privatise(made[DELTA], LEVELS["gaussian"], NoiseSource(bytes(32)))
     assert np.array_equal(sent[DELTA], meant.astype(np.float32))
     more = compile_plan(experiment(rounds=RoundPolicy(rounds=1, cohort=2), algorithm=FedNova())).plan.manifest
     with pytest.raises(PlanRefused) as refused:
-        privatised(more, made, terms, Source(bytes(32)))
+        privatised(more, made, terms, NoiseSource(bytes(32)))
     assert refused.value.reason == "local_noise_sections"

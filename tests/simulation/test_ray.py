@@ -17,7 +17,7 @@ from coterie.errors import DataError
 from coterie.protocol.conversion import to_json
 from coterie.protocol.tensors import encode_tensors
 from coterie.simulation.assignment import Assignment
-from coterie.simulation.engines.job import raise_told
+from coterie.simulation.engines.job import raise_reported
 from coterie.simulation.engines.naming import PLAN_TRAINER
 from coterie.simulation.engines.remote import Remote
 
@@ -56,7 +56,7 @@ def test_a_worker_answers_with_the_error_that_a_device_has(tmp_path: Path) -> No
     weights = np.frombuffer(compiled.initial_bytes, np.uint8)
     answer, _ = remote.perform(json.dumps(job), weights, encode_tensors({}), encode_tensors({}))
     with pytest.raises(DataError, match="bad.npz.*row 4"):
-        raise_told(json.loads(answer))
+        raise_reported(json.loads(answer))
 
 
 # What the processes below this one listen at while a round is done, as /proc tells it, and whether Ray wrote where it

@@ -5,7 +5,7 @@ from threading import Event, Lock, current_thread
 import numpy as np
 import pytest
 
-from coterie.aggregation.fold.fold import Work
+from coterie.aggregation.fold.fold import RangeWork
 from coterie.aggregation.fold.part import CountedUpdate
 from coterie.aggregation.fold.sums import sums_fold
 from coterie.aggregation.plan.manifest import METRIC_RANGE, Manifest, NamedRule, Training
@@ -93,7 +93,7 @@ def test_a_fold_is_the_weighted_mean_whoever_shares_it(count: int) -> None:
     for threads in (1, 2, 3):
         shared = WorkShares(threads)
 
-        def spread(work: Work, places: range, shared: WorkShares = shared, threads: int = threads) -> None:
+        def spread(work: RangeWork, places: range, shared: WorkShares = shared, threads: int = threads) -> None:
             shared.begin(work, places, threads).wait()
 
         parts = [

@@ -199,7 +199,7 @@ def test_an_update_that_cannot_be_used_leaves_its_client_as_it_was(monkeypatch: 
     wanted = experiment(algorithm=Scaffold(clients=2), rounds=RoundPolicy(rounds=1, cohort=2, min_updates=1))
     history = simulate(wanted, [CLIENTS[0], rows(100)], trainer=Spoils(60))
     assert history.rounds[0].state == "committed"
-    assert seen[-1].states.keys() == {0} and seen[-1].standings.keys() == {0}
+    assert seen[-1].states.keys() == {0} and seen[-1].participation.keys() == {0}
 
 
 @pytest.mark.parametrize("workers", [1, 2])

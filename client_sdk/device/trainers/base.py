@@ -14,11 +14,10 @@ from coterie.aggregation.plan.manifest import METRICS
 from coterie.aggregation.plan.stage import TaskName
 from coterie.errors import CoterieError
 from coterie.privacy.entropy import Entropy
+from coterie.protocol.arrays import FloatArrays
 from coterie.protocol.metrics import MetricSums
 
-Tensors = Mapping[str, NDArray[np.float32]]
 Rows = Mapping[str, NDArray[Any]]
-Arrays = dict[str, NDArray[Any]]
 
 
 class Stopped(CoterieError):
@@ -79,10 +78,10 @@ class LocalWork:
 
     plan: Plan
     task: LocalTask
-    weights: Tensors
+    weights: FloatArrays
     rows: Rows
-    frozen: Tensors = field(default_factory=dict[str, NDArray[np.float32]])
-    client_state: Tensors = field(default_factory=dict[str, NDArray[np.float32]])
+    frozen: FloatArrays = field(default_factory=dict[str, NDArray[np.float32]])
+    client_state: FloatArrays = field(default_factory=dict[str, NDArray[np.float32]])
     options: TrainOptions = field(default_factory=TrainOptions)
     whole: bool = False
     read: int = 0
@@ -104,7 +103,7 @@ class LocalResult:
     sections: Mapping[str, NDArray[Any]]
     weight: int
     steps: int
-    client_state: Tensors
+    client_state: FloatArrays
     finite: frozenset[str] = frozenset()
     slices: Mapping[str, Slices] = field(default_factory=dict[str, Slices])
 

@@ -21,7 +21,7 @@ from coterie.aggregation.plan.bundle import Plan
 from coterie.aggregation.plan.manifest import Manifest
 from coterie.aggregation.plan.stage import Stage, TaskName
 from coterie.aggregation.walk import Supply, filled, run
-from coterie.client_sdk.device.trainers.base import Arrays, LocalResult, LocalWork
+from coterie.client_sdk.device.trainers.base import LocalResult, LocalWork
 from coterie.client_sdk.device.trainers.private_feeds import private_feeds
 from coterie.compute.data.batches import Batches
 from coterie.compute.runtime.choice import StepCase
@@ -31,6 +31,7 @@ from coterie.compute.runtime.hybrid_loop import HybridLoop
 from coterie.compute.runtime.session import CPU
 from coterie.compute.runtime.steady import Fallback, SteadyLoop
 from coterie.errors import GraphRefused, InternalError, ProviderFailed
+from coterie.protocol.arrays import ArrayDict
 from coterie.protocol.metrics import MetricSums
 from coterie.protocol.training import batch_order, random_inputs
 
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 KEPT_GRAPHS = 16
 
 Result = TypeVar("Result")
-Key: TypeAlias = tuple[str, int, str]
+ExecutableKey: TypeAlias = tuple[str, int, str]
 """A graph's digest, the number of threads, the provider's name."""
 
 
@@ -61,11 +62,11 @@ class StartedTraining:
         """The stage that is stepped."""
         return stepped(self.work.plan.manifest)
 
-    def filled(self) -> Arrays:
+    def filled(self) -> ArrayDict:
         """Every input of the steps that does not change from batch to batch."""
         return filled(self.stage, self.supply)
 
-    def step(self, feeds: Arrays) -> StepCase:
+    def step(self, feeds: ArrayDict) -> StepCase:
         """The first step, for who wants to time it.
 
         feeds: what ``step_feeds`` gives.
@@ -101,8 +102,8 @@ class PlanTrainer:
     def __init__(self, *, providers: "DeviceProviders | None" = None) -> None:
         self._providers = providers
         self._lock = Lock()
-        self._executables: dict[Key, Executable] = {}
-        self._loops: dict[Key, list[SteadyLoop | HybridLoop]] = {}
+        self._executables: dict[ExecutableKey, Executable] = {}
+        self._loops: dict[ExecutableKey, list[SteadyLoop | HybridLoop]] = {}
 
     def check(self, plan: Plan, task: TaskName, threads: int = 1) -> None:
         """Load every graph of the task on the CPU, to which falls back what a provider does not take.
@@ -191,7 +192,7 @@ class PlanTrainer:
             supply = self._run_pass(plan, run_on) if stage.over == "pass" else run_on(ON_CPU)
         return supply
 
-    def _chosen(self, begun: StartedTraining, first: list[Arrays], threads: int) -> "Seat | None":
+    def _chosen(self, begun: StartedTraining, first: list[ArrayDict], threads: int) -> "Seat | None":
         """Where a plan's steps run; None for the CPU.
 
         first: the feeds of the first step, by which it is chosen.
@@ -268,7 +269,7 @@ class PlanTrainer:
                 del self._loops[next(iter(self._loops))]
 
 
-def step_feeds(work: LocalWork) -> Iterator[Arrays]:
+def step_feeds(work: LocalWork) -> Iterator[ArrayDict]:
     """What each step of a training is fed: the batch and the numbers drawn for it, by input."""
     training, stage = work.plan.manifest.training, stepped(work.plan.manifest)
     if training.private is not None:
@@ -280,6 +281,6 @@ def step_feeds(work: LocalWork) -> Iterator[Arrays]:
     sizes = [math.prod(t.shape) for t in drawn]
     batches = Batches(work.rows, batch_size=training.batch_size, seed=seed, epochs=training.epochs, order=batch_order)
     for step, batch in enumerate(islice(batches, limit)):
-        feeds: Arrays = {t.name: batch[t.key] for t in batch_inputs}
+        feeds: ArrayDict = {t.name: batch[t.key] for t in batch_inputs}
         parts = np.split(random_inputs(seed, step, sum(sizes)), np.cumsum(sizes)[:-1]) if sizes else []
         yield feeds | {t.name: part.reshape(t.shape) for t, part in zip(drawn, parts, strict=True)}

@@ -13,14 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.aggregation.plan.manifest import SAMPLE_WEIGHT
-from coterie.client_sdk.device.trainers.base import Arrays, LocalWork, Rows
+from coterie.client_sdk.device.trainers.base import LocalWork, Rows
 from coterie.errors import InternalError
 from coterie.privacy.dp import poisson
 from coterie.privacy.dp.noise import discrete_gaussian
-from coterie.privacy.dp.noise.source import Source
+from coterie.privacy.dp.noise.source import NoiseSource
+from coterie.protocol.arrays import ArrayDict
 
 
-def private_feeds(work: LocalWork) -> Iterator[Arrays]:
+def private_feeds(work: LocalWork) -> Iterator[ArrayDict]:
     """For each of the plan's steps, or of fewer where the device asks for that: a Poisson batch, padded to the graph's
     shape with rows of weight 0, and fresh noise. The number of steps depends on no row.
 
@@ -34,7 +35,7 @@ def private_feeds(work: LocalWork) -> Iterator[Arrays]:
         raise InternalError("Only plans with example-level privacy draw private batches.")
     count = len(next(iter(rows.values())))
     # Of rows with a class nobody knows how many there are: a rate that followed from their number would show one more.
-    source, rate = Source.fresh(options.entropy), private.rate(max(count, work.read))
+    source, rate = NoiseSource.fresh(options.entropy), private.rate(max(count, work.read))
     noise = stage.from_source("noise")
     ends = list(accumulate(math.prod(tensor.shape) for tensor in noise))
     variance = private.noise(batch=training.batch_size, length=ends[-1]).variance
@@ -42,7 +43,7 @@ def private_feeds(work: LocalWork) -> Iterator[Arrays]:
         chosen = poisson.draw_rows(count, rate, source)
         if len(chosen) > training.batch_size:
             chosen = chosen[:0]
-        feeds: Arrays = dict(_batch(rows, chosen, training.batch_size))
+        feeds: ArrayDict = dict(_batch(rows, chosen, training.batch_size))
         feeds = {tensor.name: feeds[tensor.key] for tensor in stage.from_source("batch")}
         feeds |= {tensor.name: _uniform(source, tensor.shape) for tensor in stage.from_source("random")}
         drawn = discrete_gaussian.draw(ends[-1], variance, source).astype(np.int32)
@@ -50,7 +51,7 @@ def private_feeds(work: LocalWork) -> Iterator[Arrays]:
         yield feeds | {t.name: part.reshape(t.shape) for t, part in zip(noise, parts, strict=True)}
 
 
-def _batch(rows: Rows, chosen: NDArray[np.int64], size: int) -> Arrays:
+def _batch(rows: Rows, chosen: NDArray[np.int64], size: int) -> ArrayDict:
     """The rows chosen, then rows of zeros, which count for nothing."""
     weight = np.zeros(size, np.float32)
     weight[: len(chosen)] = 1
@@ -61,7 +62,7 @@ def _batch(rows: Rows, chosen: NDArray[np.int64], size: int) -> Arrays:
     return batch
 
 
-def _uniform(source: Source, shape: tuple[int, ...]) -> NDArray[np.float32]:
+def _uniform(source: NoiseSource, shape: tuple[int, ...]) -> NDArray[np.float32]:
     """Multiples of 2**-24 in [0, 1)."""
     raw = source.words32(math.prod(shape))
     return ((raw >> np.uint32(8)).astype(np.float32) * np.float32(2.0**-24)).reshape(shape)

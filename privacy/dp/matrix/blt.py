@@ -16,11 +16,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-import numpy.typing as npt
 
 from coterie.privacy.dp.matrix.toeplitz import Column, mean_error, participation
-
-Numbers = npt.NDArray[np.float64]
+from coterie.protocol.arrays import Vector
 
 
 @dataclass(frozen=True)
@@ -55,7 +53,7 @@ def fitted(rounds: int, buffers: int, min_separation: int, participations: int |
     give the same buffers on one machine; what is run is kept as numbers (see `factorisation`).
     """
 
-    def loss(point: Numbers) -> float:
+    def loss(point: Vector) -> float:
         found = _buffers(point)
         if sum(found.scale) > 1 or max(found.decay) >= 1 - 1e-12:
             return math.inf
@@ -65,14 +63,14 @@ def fitted(rounds: int, buffers: int, min_separation: int, participations: int |
     return _buffers(_simplex_minimum(loss, _start(rounds, buffers)))
 
 
-def _buffers(point: Numbers) -> Buffers:
+def _buffers(point: Vector) -> Buffers:
     """From free numbers: the logits of the decays, then the logarithms of the scales."""
     half = len(point) // 2
     decay = 1 / (1 + np.exp(-np.clip(point[:half], -30, 30)))
     return Buffers(tuple(decay.tolist()), tuple(np.exp(np.clip(point[half:], -60, 0)).tolist()))
 
 
-def _start(rounds: int, buffers: int) -> Numbers:
+def _start(rounds: int, buffers: int) -> Vector:
     """Atoms of the arcsine law: 1 − θ in ranges whose ends are evenly spaced in the logarithm, from 1 to 1 / rounds."""
     ends = np.exp(-math.log(2 * rounds + 1) * np.arange(buffers + 1) / buffers)
     masses = np.diff(2 / math.pi * np.arcsin(np.sqrt(ends[::-1])))[::-1]
@@ -85,7 +83,7 @@ _STEPS = 250
 """Of the simplex, for each number that is sought."""
 
 
-def _simplex_minimum(loss: Callable[[Numbers], float], start: Numbers) -> Numbers:
+def _simplex_minimum(loss: Callable[[Vector], float], start: Vector) -> Vector:
     """The lowest point that a downhill simplex finds from `start`."""
     size = len(start)
     points = np.concatenate([start[None], start + 0.3 * np.eye(size)])

@@ -29,11 +29,11 @@ from coterie import errors
 from coterie.privacy.dp.matrix import blt, toeplitz
 from coterie.privacy.dp.matrix.blt import Buffers
 from coterie.privacy.dp.matrix.toeplitz import Column
+from coterie.protocol.arrays import Vector
 from coterie.protocol.conversion import from_json
 from coterie.protocol.mechanisms import MATRIX
 from coterie.protocol.privacy import UserLevel
 
-Vector = npt.NDArray[np.float64]
 MOST_ROUNDS = 20_000
 
 

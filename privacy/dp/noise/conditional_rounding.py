@@ -10,7 +10,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from coterie.privacy.dp.noise.source import Source
+from coterie.privacy.dp.noise.source import NoiseSource
 from coterie.privacy.dp.noise.table import GROUP
 
 _ATTEMPTS = 64
@@ -27,7 +27,7 @@ def largest_square(norm: float, length: int) -> int:
     return math.floor(min((norm + root) ** 2, norm**2 + length / 4 + norm + root / 2))
 
 
-def round_within(vector: npt.NDArray[np.float64], square: int, source: Source) -> npt.NDArray[np.int64]:
+def round_within(vector: npt.NDArray[np.float64], square: int, source: NoiseSource) -> npt.NDArray[np.int64]:
     """Whole numbers whose squares sum to at most `square`, each coordinate up or down with its fraction's probability.
 
     vector: finite, in steps of the grid.
@@ -45,7 +45,7 @@ def round_within(vector: npt.NDArray[np.float64], square: int, source: Source) -
     return np.zeros(vector.size, np.int64)
 
 
-def _attempt(vector: npt.NDArray[np.float64], square: int, source: Source, rounded: npt.NDArray[np.int64]) -> bool:
+def _attempt(vector: npt.NDArray[np.float64], square: int, source: NoiseSource, rounded: npt.NDArray[np.int64]) -> bool:
     """Whether a rounding, left in `rounded`, stays within the bound."""
     total = 0
     for start in range(0, vector.size, GROUP):

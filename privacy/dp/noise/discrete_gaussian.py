@@ -27,7 +27,7 @@ from coterie import errors
 from coterie.privacy.dp.events import Concentrated
 from coterie.privacy.dp.noise.distribution import Distribution, Exposure
 from coterie.privacy.dp.noise.fixed_point import exp_minus
-from coterie.privacy.dp.noise.source import Source
+from coterie.privacy.dp.noise.source import NoiseSource
 from coterie.privacy.dp.noise.table import GROUP, PRECISION, Table
 
 LARGEST_DEVIATION = 1 << 40
@@ -39,7 +39,7 @@ _WEIGHT_BITS = 320
 _REACH = Fraction(143, 10)
 
 
-def draw(count: int, variance: Fraction, source: Source) -> npt.NDArray[np.int64]:
+def draw(count: int, variance: Fraction, source: NoiseSource) -> npt.NDArray[np.int64]:
     """`count` independent draws of variance parameter σ² = `variance`.
 
     Raises errors.ArgumentValueError for a variance that is not positive or beyond 2**80.

@@ -9,13 +9,13 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.privacy.dp.events import Concentrated
-from coterie.privacy.dp.noise.source import Source
+from coterie.privacy.dp.noise.source import NoiseSource
 
 
 class Draw(Protocol):
     """Independent draws of a variance."""
 
-    def __call__(self, count: int, variance: Fraction, source: Source) -> npt.NDArray[np.int64]:
+    def __call__(self, count: int, variance: Fraction, source: NoiseSource) -> npt.NDArray[np.int64]:
         """int64[count]. Raises errors.ArgumentValueError for a variance that the distribution cannot have."""
         ...
 

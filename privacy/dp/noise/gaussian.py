@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from coterie import errors
 from coterie.privacy.dp.noise import discrete_gaussian
-from coterie.privacy.dp.noise.source import Source
+from coterie.privacy.dp.noise.source import NoiseSource
 
 _STEPS = 22
 """The deviation holds 2**22 to 2**23 steps of the grid."""
@@ -44,10 +44,10 @@ def noise(key: bytes, length: int, deviation: float) -> npt.NDArray[np.float64]:
     """`length` independent draws, multiples of `grid(deviation)`. The same key (32 bytes) gives the same noise, so that
     a job that is begun again draws what it drew before: a key serves one vector and is then forgotten.
     """
-    return _steps(Source(key), length, deviation).astype(np.float64) * grid(deviation)
+    return _steps(NoiseSource(key), length, deviation).astype(np.float64) * grid(deviation)
 
 
-def add(vector: npt.NDArray[np.floating[Any]], deviation: float, source: Source) -> npt.NDArray[np.float64]:
+def add(vector: npt.NDArray[np.floating[Any]], deviation: float, source: NoiseSource) -> npt.NDArray[np.float64]:
     """The vector on the grid with noise: what may be released.
 
     Raises errors.InternalError for numbers that are not finite or beyond 2**52 steps: clipping comes before.
@@ -64,6 +64,6 @@ def add(vector: npt.NDArray[np.floating[Any]], deviation: float, source: Source)
     return moved
 
 
-def _steps(source: Source, length: int, deviation: float) -> npt.NDArray[np.int64]:
+def _steps(source: NoiseSource, length: int, deviation: float) -> npt.NDArray[np.int64]:
     variance = Fraction(deviation / grid(deviation)) ** 2
     return discrete_gaussian.draw(length, variance, source)

@@ -7,10 +7,10 @@ from fractions import Fraction
 from math import isqrt
 
 from coterie import errors
-from coterie.privacy.dp.noise.source import Source
+from coterie.privacy.dp.noise.source import NoiseSource
 
 
-def discrete_gaussian(variance: Fraction, source: Source) -> int:
+def discrete_gaussian(variance: Fraction, source: NoiseSource) -> int:
     """One draw, exactly in proportion to exp(-x² / 2σ²). Raises errors.ArgumentValueError unless the variance is
     positive.
     """
@@ -24,7 +24,7 @@ def discrete_gaussian(variance: Fraction, source: Source) -> int:
             return found
 
 
-def discrete_laplace(scale: int, source: Source) -> int:
+def discrete_laplace(scale: int, source: NoiseSource) -> int:
     """One draw, exactly in proportion to exp(-|x| / scale), for a whole scale (Algorithm 2 with s = 1)."""
     while True:
         rest = source.below(scale)
@@ -40,12 +40,12 @@ def discrete_laplace(scale: int, source: Source) -> int:
         return -size if negative else size
 
 
-def bernoulli(chance: Fraction, source: Source) -> bool:
+def bernoulli(chance: Fraction, source: NoiseSource) -> bool:
     """True with exactly this probability."""
     return source.below(chance.denominator) < chance.numerator
 
 
-def bernoulli_exp(power: Fraction, source: Source) -> bool:
+def bernoulli_exp(power: Fraction, source: NoiseSource) -> bool:
     """True with probability exp(-power), for a power of zero or more (Algorithm 1)."""
     while power > 1:
         if not _bernoulli_exp(Fraction(1), source):
@@ -54,7 +54,7 @@ def bernoulli_exp(power: Fraction, source: Source) -> bool:
     return _bernoulli_exp(power, source)
 
 
-def _bernoulli_exp(power: Fraction, source: Source) -> bool:
+def _bernoulli_exp(power: Fraction, source: NoiseSource) -> bool:
     count = 1
     while bernoulli(power / count, source):
         count += 1

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from coterie import errors
 from coterie.privacy.dp.events import Concentrated
 from coterie.privacy.dp.noise.distribution import Distribution, Exposure
-from coterie.privacy.dp.noise.source import Source
+from coterie.privacy.dp.noise.source import NoiseSource
 from coterie.privacy.dp.noise.table import Table
 
 LARGEST_VARIANCE = 1 << 20
@@ -30,7 +30,7 @@ _WEIGHT_BITS = 320
 _TAIL = 105.0
 
 
-def draw(count: int, variance: Fraction, source: Source) -> npt.NDArray[np.int64]:
+def draw(count: int, variance: Fraction, source: NoiseSource) -> npt.NDArray[np.int64]:
     """`count` independent draws of variance μ = `variance`.
 
     Raises errors.ArgumentValueError for a variance that is not positive or beyond 2**20.

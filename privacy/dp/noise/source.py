@@ -20,7 +20,7 @@ _BLOCK = 16
 _ZEROS = bytes(1 << 18)
 
 
-class Source:
+class NoiseSource:
     """A key's stream and the place in it. Every read moves on; nothing is handed out twice."""
 
     def __init__(self, key: bytes) -> None:
@@ -38,9 +38,9 @@ class Source:
         return "Source(key hidden)"
 
     @staticmethod
-    def fresh(entropy: Entropy = os.urandom) -> "Source":
+    def fresh(entropy: Entropy = os.urandom) -> "NoiseSource":
         """A source whose key nobody has seen."""
-        return Source(draw(entropy, KEY_BYTES))
+        return NoiseSource(draw(entropy, KEY_BYTES))
 
     def take(self, count: int) -> npt.NDArray[np.uint8]:
         """The next `count` bytes."""

@@ -17,7 +17,7 @@ from itertools import accumulate
 import numpy as np
 import numpy.typing as npt
 
-from coterie.privacy.dp.noise.source import Source
+from coterie.privacy.dp.noise.source import NoiseSource
 
 _CELL_BITS = 16
 _REST_BITS = 128
@@ -60,7 +60,7 @@ class Table:
         guide[cells.astype(np.int64)] = _CUT
         return Table(least, thresholds, missing + len(weights) * 2.0**-PRECISION, guide, first, upper)
 
-    def draw(self, count: int, source: Source) -> npt.NDArray[np.int64]:
+    def draw(self, count: int, source: NoiseSource) -> npt.NDArray[np.int64]:
         """`count` independent draws."""
         values = np.empty(count, np.int64)
         for start in range(0, count, GROUP):

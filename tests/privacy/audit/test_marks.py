@@ -14,7 +14,7 @@ from coterie.privacy.audit.whitening import CanaryScores, even_scales, expected_
 from coterie.privacy.dp import normal
 from coterie.privacy.dp.matrix.factorisation import factorisation
 from coterie.privacy.dp.noise import gaussian
-from coterie.privacy.dp.noise.source import Source
+from coterie.privacy.dp.noise.source import NoiseSource
 from coterie.privacy.dp.rounds import round_noise
 from coterie.protocol.privacy import UserLevel
 
@@ -111,7 +111,7 @@ def test_whitening_makes_noise_of_all_rounds_independent_and_as_large_as_the_cli
     state = factorisation(privacy, rounds).init(size) if name in ("toeplitz", "banded", "blt") else None
     for round in range(1, rounds + 1):
         deviation = round_noise(privacy, round, rounds, cohort=10).updates
-        drawn = gaussian.add(np.zeros(size), deviation, Source(bytes([round]) * 32))
+        drawn = gaussian.add(np.zeros(size), deviation, NoiseSource(bytes([round]) * 32))
         if state is not None:
             drawn, state = factorisation(privacy, rounds).next(drawn, state, gaussian.grid(deviation))
         noise.append(drawn)
@@ -162,7 +162,7 @@ def _audits(epsilon: float, factor: float, runs: int) -> list[Marks]:
     found: list[Marks] = []
     for run in range(runs):
         key = (run + 1000 * round(10 * factor)).to_bytes(32, "big")
-        noise = gaussian.add(np.zeros(rounds * count), deviation, Source(key)).reshape(count, rounds)
+        noise = gaussian.add(np.zeros(rounds * count), deviation, NoiseSource(key)).reshape(count, rounds)
         coins = random.random(count) < 0.5
         there = np.ones((count, rounds), np.bool_)
         found.append(judge_marks(matched(noise + coins[:, None], there, white), coins, terms))

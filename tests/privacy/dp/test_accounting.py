@@ -16,8 +16,8 @@ from coterie.privacy.dp.accounting import total_cost
 from coterie.privacy.dp.events import (
     Approximate,
     Concentrated,
-    Event,
     Gaussian,
+    PrivacyEvent,
     Pure,
     SampledGaussian,
     event_from_json,
@@ -27,7 +27,7 @@ from coterie.protocol.conversion import to_json
 
 norm: Any = import_module("scipy.stats").norm
 
-EVENTS: list[Event] = [
+EVENTS: list[PrivacyEvent] = [
     Gaussian(1.5, 10),
     SampledGaussian(1.1, 0.01, 100),
     Pure(0.5, 3),
@@ -112,7 +112,7 @@ def test_closed_form_and_loss_distribution_agree() -> None:
 
 def test_every_release_raises_the_price() -> None:
     """The clip bits, a noised count, a noised metric: whatever is released beside the sum costs."""
-    base: list[Event] = [Gaussian(1.0, 10)]
+    base: list[PrivacyEvent] = [Gaussian(1.0, 10)]
     first = total_cost(base, 1e-5).epsilon
     for release in (Gaussian(10.0), Gaussian(3.0, 10), Pure(0.01), Approximate(0.0, 5e-6), Concentrated(0.001)):
         assert total_cost([*base, release], 1e-5).epsilon > first
@@ -154,7 +154,7 @@ def test_nothing_costs_nothing() -> None:
 
 @settings(max_examples=50)
 @given(st.lists(st.sampled_from(EVENTS), min_size=1, max_size=6), st.randoms())
-def test_the_order_of_events_does_not_matter(events: list[Event], random: Any) -> None:
+def test_the_order_of_events_does_not_matter(events: list[PrivacyEvent], random: Any) -> None:
     shuffled = events[:]
     random.shuffle(shuffled)
     assert merged(shuffled) == merged(events)

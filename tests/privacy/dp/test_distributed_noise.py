@@ -21,7 +21,7 @@ from coterie.privacy.dp.distributed import DistributedNoise, decode, encode, eve
 from coterie.privacy.dp.events import Concentrated
 from coterie.privacy.dp.noise import discrete_gaussian
 from coterie.privacy.dp.noise.distributions import DISTRIBUTIONS
-from coterie.privacy.dp.noise.source import Source
+from coterie.privacy.dp.noise.source import NoiseSource
 from coterie.protocol.mechanisms import DISTRIBUTED, DistributedMechanism
 
 special: Any = import_module("scipy.special")
@@ -53,7 +53,7 @@ def vectors(count: int, length: int, norm: float) -> list[Vector]:
     return list(drawn * (norm / np.linalg.norm(drawn, axis=1))[:, None])
 
 
-def silent(mechanism: DistributedMechanism, count: int, variance: float, source: Source) -> npt.NDArray[np.int64]:
+def silent(mechanism: DistributedMechanism, count: int, variance: float, source: NoiseSource) -> npt.NDArray[np.int64]:
     """In the place of `distributed.share`: no noise."""
     return np.zeros(count, np.int64)
 
@@ -95,7 +95,7 @@ def test_the_sum_in_the_ring_is_the_sum_of_the_clipped_vectors_and_the_noise(mec
     inputs = [*vectors(10, 300, 1.5), *vectors(10, 300, 7.0)]
     total = np.zeros(chosen.padded, np.uint32)
     for index, vector in enumerate(inputs):
-        encoded = encode(vector, chosen, SHARED, Source(KEY[:-1] + bytes([index])))
+        encoded = encode(vector, chosen, SHARED, NoiseSource(KEY[:-1] + bytes([index])))
         assert encoded.numbers.dtype == np.uint32
         assert encoded.numbers.shape == (chosen.padded,)
         assert int(encoded.numbers.max()) < 1 << chosen.bits
@@ -119,7 +119,7 @@ def test_no_vector_weighs_more_than_the_sensitivity_after_rounding(vector: Vecto
     chosen = terms(scale=scale, bits=32)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(distributed, "share", silent)
-        numbers = encode(vector, chosen, SHARED, Source(key)).numbers
+        numbers = encode(vector, chosen, SHARED, NoiseSource(key)).numbers
     lifted = numbers.astype(np.int64)
     lifted[lifted >= 1 << 31] -= 1 << 32
     assert sum(int(value) ** 2 for value in lifted) <= chosen.square
@@ -133,17 +133,17 @@ def test_a_vector_that_is_not_finite_is_sent_as_zeros_with_all_the_noise(
     """Bit for bit what a vector of zeros would be: nobody can tell that anything was wrong."""
     vector = vectors(1, 300, 1.0)[0]
     vector[17] = bad
-    sent = encode(vector, terms(mechanism), SHARED, Source(KEY)).numbers
-    assert np.array_equal(sent, encode(np.zeros(300), terms(mechanism), SHARED, Source(KEY)).numbers)
+    sent = encode(vector, terms(mechanism), SHARED, NoiseSource(KEY)).numbers
+    assert np.array_equal(sent, encode(np.zeros(300), terms(mechanism), SHARED, NoiseSource(KEY)).numbers)
     lifted = (sent.astype(np.int64) + (1 << 15)) % (1 << 16) - (1 << 15)
     assert abs(lifted.std() / 30 - 1) < 4 / math.sqrt(2 * lifted.size)
 
 
 def test_what_leaves_a_device_depends_on_its_own_key() -> None:
     vector = vectors(1, 300, 1.0)[0]
-    one = encode(vector, terms(), SHARED, Source(KEY)).numbers
-    assert np.array_equal(one, encode(vector, terms(), SHARED, Source(KEY)).numbers)
-    assert not np.array_equal(one, encode(vector, terms(), SHARED, Source.fresh()).numbers)
+    one = encode(vector, terms(), SHARED, NoiseSource(KEY)).numbers
+    assert np.array_equal(one, encode(vector, terms(), SHARED, NoiseSource(KEY)).numbers)
+    assert not np.array_equal(one, encode(vector, terms(), SHARED, NoiseSource.fresh()).numbers)
 
 
 def test_a_sum_beyond_the_ring_wraps_and_comes_back_at_the_other_end() -> None:
@@ -153,7 +153,7 @@ def test_a_sum_beyond_the_ring_wraps_and_comes_back_at_the_other_end() -> None:
     vector = spread.gather(np.eye(64)[0], 64, SHARED)
     total = np.zeros(64, np.uint32)
     for index in range(40):
-        total += encode(vector, small, SHARED, Source(KEY[:-1] + bytes([index]))).numbers
+        total += encode(vector, small, SHARED, NoiseSource(KEY[:-1] + bytes([index]))).numbers
     steps = spread.spread(decode(total, small, SHARED), SHARED)[0] * 100
     assert abs(steps - (4000 - 8 * 512)) < 5 * math.sqrt(40 * 5)
 
@@ -322,7 +322,7 @@ def test_the_bound_of_overflow_is_one(mechanism: DistributedMechanism) -> None:
     for seed in range(rounds):
         shared = bytes([seed]) * 32
         exact = spread.spread(vector, shared) * 60 * 20
-        noise = sum(distributed.share(mechanism, 256, 16.0, Source(bytes([seed, k]) * 16)) for k in range(20))
+        noise = sum(distributed.share(mechanism, 256, 16.0, NoiseSource(bytes([seed, k]) * 16)) for k in range(20))
         seen += int((np.abs(exact + noise) > 511).any())
     assert seen / rounds <= min(1.0, overflow(chosen, 20) + 0.2)
     assert overflow(chosen, 5) < overflow(chosen, 20) < overflow(chosen, 80)
@@ -386,7 +386,7 @@ def test_skellam_shares_have_a_largest_variance() -> None:
         terms("skellam", variance=2.0**21)
 
 
-@pytest.mark.parametrize("wrong", [lambda: encode(np.zeros(299), terms(), SHARED, Source(KEY)),
+@pytest.mark.parametrize("wrong", [lambda: encode(np.zeros(299), terms(), SHARED, NoiseSource(KEY)),
                                    lambda: decode(np.zeros(300, np.uint32), terms(), SHARED)],
                          ids=["encode", "decode"])  # fmt: skip
 def test_a_vector_of_another_length_is_refused(wrong: Callable[[], object]) -> None:

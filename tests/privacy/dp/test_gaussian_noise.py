@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from coterie import errors
 from coterie.privacy.dp.noise import gaussian
-from coterie.privacy.dp.noise.source import Source
+from coterie.privacy.dp.noise.source import NoiseSource
 
 stats: Any = import_module("scipy.stats")
 
@@ -54,7 +54,7 @@ def test_what_is_released_is_the_vector_on_the_grid_plus_the_keys_noise_exactly(
 ) -> None:
     """In rational terms: whole numbers of steps on both sides, no rounding anywhere after the first."""
     vector, step = np.array(values), gaussian.grid(deviation)
-    released = gaussian.add(vector, deviation, Source(KEY))
+    released = gaussian.add(vector, deviation, NoiseSource(KEY))
     noise = gaussian.noise(KEY, vector.size, deviation)
     for value, drawn, total in zip(values, noise, released, strict=True):
         steps = round(total / step)
@@ -69,7 +69,7 @@ def test_two_vectors_clip_apart_are_at_most_the_sensitivity_apart_on_the_grid(da
     numbers = st.lists(st.floats(-100, 100), min_size=size, max_size=size)
     one, other = np.array(data.draw(numbers)), np.array(data.draw(numbers))
     apart = float(np.linalg.norm(one - other))
-    moved = gaussian.add(one, deviation, Source(KEY)) - gaussian.add(other, deviation, Source(KEY))
+    moved = gaussian.add(one, deviation, NoiseSource(KEY)) - gaussian.add(other, deviation, NoiseSource(KEY))
     assert float(np.linalg.norm(moved)) <= gaussian.sensitivity(apart, deviation, size) * (1 + 1e-12)
 
 
@@ -80,7 +80,7 @@ def test_the_sensitivity_is_hardly_more_than_the_clip() -> None:
 def test_low_bits_do_not_depend_on_the_vector() -> None:
     """What broke samplers in floats: which low bits a sum can have told the value. Here every sum has the same ones."""
     for value in (0.0, 1.0, 1 / 3, 1e-300, 1e5 + 1e-9):
-        released = gaussian.add(np.full(4096, value), 1.0, Source(KEY))
+        released = gaussian.add(np.full(4096, value), 1.0, NoiseSource(KEY))
         steps = np.rint(released / gaussian.grid(1.0)).astype(np.int64)
         assert np.array_equal(steps * gaussian.grid(1.0), released)
         assert stats.chisquare(np.bincount(steps & 15, minlength=16)).pvalue > 1e-4
@@ -89,7 +89,7 @@ def test_low_bits_do_not_depend_on_the_vector() -> None:
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, 1e20])
 def test_what_is_not_finite_or_too_large_is_a_bug_of_ours(bad: float) -> None:
     with pytest.raises(errors.InternalError, match="not finite, or huge"):
-        gaussian.add(np.array([0.0, bad]), 1.0, Source(KEY))
+        gaussian.add(np.array([0.0, bad]), 1.0, NoiseSource(KEY))
 
 
 @pytest.mark.parametrize("deviation", [0.0, -1.0, math.nan, math.inf, 1e-31])
@@ -101,5 +101,5 @@ def test_impossible_deviations_are_refused(deviation: float) -> None:
 @pytest.mark.parametrize("kind", [np.float32, np.float64])
 def test_float32_vectors_are_noised_as_float64(kind: type[Any]) -> None:
     vector: npt.NDArray[Any] = np.ones(3, kind)
-    assert gaussian.add(vector, 1.0, Source(KEY)).dtype == np.float64
+    assert gaussian.add(vector, 1.0, NoiseSource(KEY)).dtype == np.float64
     assert np.array_equal(vector, np.ones(3, kind))

@@ -14,7 +14,7 @@ import pytest
 from coterie import errors
 from coterie.privacy.dp import local, randomised_response, sign_selection
 from coterie.privacy.dp.noise import gaussian
-from coterie.privacy.dp.noise.source import Source
+from coterie.privacy.dp.noise.source import NoiseSource
 from coterie.privacy.dp.sign_selection import SelectionShape, best_shape, select
 from coterie.protocol.privacy import LocalLevel
 
@@ -43,7 +43,7 @@ def test_the_grid_is_paid_for() -> None:
 def test_gaussian_uploads_are_the_clipped_vector_and_noise() -> None:
     vector = np.zeros(1 << 16)
     vector[0] = 100.0
-    sent = local.privatise(vector, GAUSSIAN, Source(KEY))
+    sent = local.privatise(vector, GAUSSIAN, NoiseSource(KEY))
     deviation = local.deviation(GAUSSIAN, vector.size)
     held = np.zeros_like(vector)
     held[0] = 0.5
@@ -55,8 +55,8 @@ def test_gaussian_uploads_are_the_clipped_vector_and_noise() -> None:
 def test_what_is_not_finite_is_sent_as_zeros_would_be(level: LocalLevel, bad: float) -> None:
     vector = np.arange(200.0)
     vector[3] = bad
-    sent = local.privatise(vector, level, Source(KEY))
-    assert np.array_equal(sent, local.privatise(np.zeros(200), level, Source(KEY)))
+    sent = local.privatise(vector, level, NoiseSource(KEY))
+    assert np.array_equal(sent, local.privatise(np.zeros(200), level, NoiseSource(KEY)))
     assert np.isfinite(sent).all()
 
 
@@ -85,7 +85,7 @@ def three_halves(epsilon: float) -> Fraction:
     return Fraction(3, 2)
 
 
-class Told(Source):
+class Told(NoiseSource):
     """A source whose next whole number a test says."""
 
     def __init__(self) -> None:
@@ -115,7 +115,7 @@ def test_answers_have_exactly_their_probabilities(choices: int, monkeypatch: pyt
 
 
 def test_the_estimate_is_unbiased() -> None:
-    source, truths = Source(KEY), [0] * 3000 + [1] * 1000 + [2] * 2000
+    source, truths = NoiseSource(KEY), [0] * 3000 + [1] * 1000 + [2] * 2000
     answers = np.bincount([randomised_response.respond(truth, 4, 1.5, source) for truth in truths], minlength=4)
     found = randomised_response.estimate(answers, 1.5)
     assert found.sum() == pytest.approx(6000)
@@ -127,11 +127,11 @@ def test_the_estimate_is_unbiased() -> None:
 @pytest.mark.parametrize(("truth", "choices"), [(2, 2), (-1, 2), (0, 1)])
 def test_a_truth_that_is_no_answer_is_refused(truth: int, choices: int) -> None:
     with pytest.raises(errors.ArgumentValueError, match="is not one of"):
-        randomised_response.respond(truth, choices, 1.0, Source(KEY))
+        randomised_response.respond(truth, choices, 1.0, NoiseSource(KEY))
 
 
 def test_signs_are_an_unbiased_estimate_of_the_vectors_signs() -> None:
-    vector, source, count = np.array([3.0, -0.1, 5.0, -2.0, 1e-9]), Source(KEY), 6000
+    vector, source, count = np.array([3.0, -0.1, 5.0, -2.0, 1e-9]), NoiseSource(KEY), 6000
     level = LocalLevel(mechanism="randomised_response", epsilon=3.0, clip=0.5, outputs=2)
     sent = np.array([local.privatise(vector, level, source) for _ in range(count)])
     size = np.unique(np.abs(sent))
@@ -143,7 +143,7 @@ def test_signs_are_an_unbiased_estimate_of_the_vectors_signs() -> None:
 
 
 def test_a_coordinate_of_zero_has_no_sign_to_tell() -> None:
-    source = Source(KEY)
+    source = NoiseSource(KEY)
     level = LocalLevel(mechanism="randomised_response", epsilon=50.0, outputs=1)
     signs = [local.privatise(np.zeros(1), level, source)[0] > 0 for _ in range(2000)]
     assert stats.binomtest(sum(signs), 2000, 0.5).pvalue > 1e-4
@@ -164,7 +164,7 @@ def test_as_many_signs_are_sent_as_tell_most(epsilon: float, signs: int) -> None
 # --- SignDS ---
 
 
-class Path(Source):
+class Path(NoiseSource):
     """A source that follows one path through all that could be drawn, and notes where it could have turned."""
 
     def __init__(self, path: tuple[int, ...]) -> None:
@@ -208,7 +208,12 @@ def test_selections_of_any_two_vectors_differ_by_exactly_the_odds(monkeypatch: p
 
 def test_selections_have_the_promised_probabilities() -> None:
     """χ² of many draws against those chances: sets with a top coordinate e**ε times as likely as the others."""
-    shape, epsilon, count, source = SelectionShape(length=6, top=2, outputs=2, threshold=1), 1.2, 12_000, Source(KEY)
+    shape, epsilon, count, source = (
+        SelectionShape(length=6, top=2, outputs=2, threshold=1),
+        1.2,
+        12_000,
+        NoiseSource(KEY),
+    )
     vector = np.array([0.1, 5.0, -7.0, 0.2, 6.0, -8.0])
     seen: Counter[tuple[int, tuple[int, ...]]] = Counter()
     for _ in range(count):
@@ -227,7 +232,7 @@ def test_selections_have_the_promised_probabilities() -> None:
 
 
 def test_an_upload_is_one_sign_at_a_few_coordinates() -> None:
-    sent = local.privatise(np.random.default_rng(0).standard_normal(1000), SIGN_DS, Source(KEY))
+    sent = local.privatise(np.random.default_rng(0).standard_normal(1000), SIGN_DS, NoiseSource(KEY))
     shape = best_shape(1000, 0.1, 6.0)
     assert np.count_nonzero(sent) == shape.outputs
     assert len(set(sent[sent != 0].tolist())) == 1
@@ -238,7 +243,7 @@ def test_large_coordinates_are_chosen_oftener_with_more_epsilon() -> None:
     vector = np.concatenate([np.full(10, 5.0), np.zeros(190), np.full(10, -5.0)])
     shares: list[float] = []
     for epsilon in (1.0, 8.0, 40.0):
-        shape, source, hits, total = best_shape(210, 10 / 210, epsilon), Source(KEY), 0, 0
+        shape, source, hits, total = best_shape(210, 10 / 210, epsilon), NoiseSource(KEY), 0, 0
         for _ in range(300):
             chosen = select(vector, shape, epsilon, source)
             hits += int((vector[chosen.coordinates] * chosen.sign == 5).sum())
@@ -276,7 +281,9 @@ def test_impossible_shapes_are_refused(wrong: tuple[int, int, int, int]) -> None
 @pytest.mark.parametrize("length", [2, 3, 10])
 def test_tiny_vectors_have_a_shape(length: int) -> None:
     shape = best_shape(length, 0.01, 4.0)
-    assert sign_selection.select(np.arange(float(length)), shape, 4.0, Source(KEY)).coordinates.size == shape.outputs
+    assert (
+        sign_selection.select(np.arange(float(length)), shape, 4.0, NoiseSource(KEY)).coordinates.size == shape.outputs
+    )
 
 
 @pytest.mark.parametrize("level", [GAUSSIAN, RESPONSE, SIGN_DS], ids=lambda level: level.mechanism)
@@ -284,5 +291,5 @@ def test_tiny_vectors_have_a_shape(length: int) -> None:
 def test_all_that_is_sent_lies_within_its_public_norm(level: LocalLevel, length: int) -> None:
     vector = np.random.default_rng(1).standard_normal(length)
     for _ in range(20):
-        sent = local.privatise(vector, level, Source.fresh()).astype(np.float32)
+        sent = local.privatise(vector, level, NoiseSource.fresh()).astype(np.float32)
         assert float(np.linalg.norm(sent.astype(np.float64))) <= local.reach(level, length)

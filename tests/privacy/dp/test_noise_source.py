@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from coterie import errors
-from coterie.privacy.dp.noise.source import Source
+from coterie.privacy.dp.noise.source import NoiseSource
 from coterie.protocol import randomness
 
 stats: Any = import_module("scipy.stats")
@@ -16,7 +16,7 @@ KEY = bytes(range(32))
 
 
 def test_reads_of_any_size_are_the_keys_stream_in_order() -> None:
-    source = Source(KEY)
+    source = NoiseSource(KEY)
     sizes = (1, 15, 16, 17, 3, 0, 1 << 18, (1 << 18) + 5, 40)
     joined = b"".join(source.take(size).tobytes() for size in sizes)
     assert joined == randomness.stream(KEY, 0, sum(sizes))
@@ -24,7 +24,7 @@ def test_reads_of_any_size_are_the_keys_stream_in_order() -> None:
 
 def test_words_are_little_endian() -> None:
     data = randomness.stream(KEY, 0, 14)
-    source = Source(KEY)
+    source = NoiseSource(KEY)
     assert source.words16(1)[0] == int.from_bytes(data[:2], "little")
     assert source.words32(1)[0] == int.from_bytes(data[2:6], "little")
     assert source.words64(1)[0] == int.from_bytes(data[6:14], "little")
@@ -32,7 +32,7 @@ def test_words_are_little_endian() -> None:
 
 def test_sp_800_38a_counters_run_big_endian_from_zero() -> None:
     """The stream is the encryption of 0, 1, 2, …: AES-256 of the zero block under the zero key (FIPS 197 vectors)."""
-    assert Source(bytes(32)).take(16).tobytes().hex() == "dc95c078a2408989ad48a21492842087"
+    assert NoiseSource(bytes(32)).take(16).tobytes().hex() == "dc95c078a2408989ad48a21492842087"
 
 
 def test_a_fresh_source_asks_for_a_key_and_never_shows_it() -> None:
@@ -42,43 +42,43 @@ def test_a_fresh_source_asks_for_a_key_and_never_shows_it() -> None:
         asked.append(count)
         return KEY
 
-    source = Source.fresh(entropy)
+    source = NoiseSource.fresh(entropy)
     assert asked == [32]
     assert source.take(32).tobytes() == randomness.stream(KEY, 0, 32)
     assert KEY.hex() not in repr(source)
-    assert Source.fresh().take(16).tobytes() != Source.fresh().take(16).tobytes()
+    assert NoiseSource.fresh().take(16).tobytes() != NoiseSource.fresh().take(16).tobytes()
 
 
 def test_a_key_of_another_length_or_a_short_read_of_entropy_is_refused() -> None:
     with pytest.raises(errors.ArgumentValueError, match="32 bytes, not 16"):
-        Source(bytes(16))
+        NoiseSource(bytes(16))
     with pytest.raises(errors.InternalError, match="31 bytes"):
-        Source.fresh(lambda count: bytes(count - 1))
+        NoiseSource.fresh(lambda count: bytes(count - 1))
 
 
 @pytest.mark.parametrize("bound", [2, 3, 7, 256, 257, 1000])
 def test_whole_numbers_below_a_bound_are_uniform(bound: int) -> None:
-    source = Source(KEY)
+    source = NoiseSource(KEY)
     counts = np.bincount([source.below(bound) for _ in range(20 * bound + 4000)], minlength=bound)
     assert counts.size == bound
     assert stats.chisquare(counts).pvalue > 1e-4
 
 
 def test_a_bound_of_one_leaves_no_choice_and_none_is_refused() -> None:
-    assert Source(KEY).below(1) == 0
+    assert NoiseSource(KEY).below(1) == 0
     with pytest.raises(errors.ArgumentValueError):
-        Source(KEY).below(0)
+        NoiseSource(KEY).below(0)
 
 
 def test_a_bound_beyond_64_bits_is_served() -> None:
-    source, bound = Source(KEY), 3**100
+    source, bound = NoiseSource(KEY), 3**100
     drawn = [source.below(bound) for _ in range(200)]
     assert max(drawn) < bound
     assert max(drawn) > bound // 2
 
 
 def test_distinct_numbers_are_every_set_alike() -> None:
-    source, count = Source(KEY), 6000
+    source, count = NoiseSource(KEY), 6000
     sets = [tuple(sorted(source.distinct(2, 5))) for _ in range(count)]
     assert all(one < other for one, other in sets)
     counts = [sets.count((one, other)) for one in range(5) for other in range(one + 1, 5)]

@@ -15,13 +15,13 @@ import pytest
 from coterie import errors
 from coterie.privacy.dp.noise import discrete_gaussian, rejection, skellam
 from coterie.privacy.dp.noise.fixed_point import exp_minus
-from coterie.privacy.dp.noise.source import Source
+from coterie.privacy.dp.noise.source import NoiseSource
 from coterie.privacy.dp.noise.table import PRECISION, Table
 
 stats: Any = import_module("scipy.stats")
 
 KEY = b"a key of noise for tests alone.."
-Draw = Callable[[int, Fraction, Source], npt.NDArray[np.int64]]
+Draw = Callable[[int, Fraction, NoiseSource], npt.NDArray[np.int64]]
 SAMPLERS: dict[str, Draw] = {"discrete_gaussian": discrete_gaussian.draw, "skellam": skellam.draw}
 VARIANCES = [Fraction(1, 9), Fraction(1), Fraction(9), Fraction(1000, 7), Fraction(400), Fraction(40000)]
 
@@ -55,12 +55,12 @@ def drawn_table(sampler: Draw, variance: Fraction, monkeypatch: pytest.MonkeyPat
     seen: list[Table] = []
     draw = Table.draw
 
-    def noted(self: Table, count: int, source: Source) -> npt.NDArray[np.int64]:
+    def noted(self: Table, count: int, source: NoiseSource) -> npt.NDArray[np.int64]:
         seen.append(self)
         return draw(self, count, source)
 
     monkeypatch.setattr(Table, "draw", noted)
-    sampler(1, variance, Source(KEY))
+    sampler(1, variance, NoiseSource(KEY))
     return seen[0]
 
 
@@ -102,7 +102,7 @@ def test_every_threshold_of_a_table_is_the_exact_probability(
 def test_draws_follow_the_exact_probabilities(name: str, variance: Fraction) -> None:
     """χ² of 2**18 draws over all values that are expected at least ten times."""
     count = 1 << 18
-    values = SAMPLERS[name](count, variance, Source(KEY))
+    values = SAMPLERS[name](count, variance, NoiseSource(KEY))
     spread = 6 * isqrt(int(variance)) + 6
     inside = np.arange(-spread, spread + 1)
     if name == "skellam":
@@ -125,7 +125,7 @@ def test_draws_follow_the_exact_probabilities(name: str, variance: Fraction) -> 
 def test_sums_of_tables_are_discrete_gaussians_of_the_whole_variance(deviation: float) -> None:
     """Beyond one table: mean, variance, kurtosis, the normal distribution, and every residue as often."""
     count = 1 << 17
-    values = discrete_gaussian.draw(count, Fraction(deviation) ** 2, Source(KEY))
+    values = discrete_gaussian.draw(count, Fraction(deviation) ** 2, NoiseSource(KEY))
     scaled = values / deviation
     assert abs(scaled.mean()) < 4 / count**0.5
     assert abs(scaled.var() - 1) < 4 * (2 / count) ** 0.5
@@ -170,7 +170,7 @@ def test_the_variances_of_the_tables_add_up_exactly(variance: Fraction, monkeypa
         return table(of)
 
     monkeypatch.setattr(discrete_gaussian, "_table", noted)
-    discrete_gaussian.draw(1, variance, Source(KEY))
+    discrete_gaussian.draw(1, variance, NoiseSource(KEY))
     # The outermost Z is asked for first, the innermost Y last.
     *inner, whole = asked
     for least in reversed(inner):
@@ -183,14 +183,14 @@ def test_the_variances_of_the_tables_add_up_exactly(variance: Fraction, monkeypa
 
 def test_skellam_sums_are_skellam_and_large_ones_are_sums() -> None:
     count, variance = 1 << 16, Fraction(200_000)
-    values = skellam.draw(count, variance, Source(KEY))
+    values = skellam.draw(count, variance, NoiseSource(KEY))
     assert abs(values.var() / float(variance) - 1) < 4 * (2 / count) ** 0.5
     assert stats.kstest(values / float(variance) ** 0.5, "norm").pvalue > 1e-4
 
 
 def test_the_exact_sampler_and_the_table_agree() -> None:
     """Canonne, Kamath and Steinke's rejection sampler, in rational numbers, against the table: two samples, one χ²."""
-    variance, count, source = Fraction(25, 4), 8000, Source(KEY)
+    variance, count, source = Fraction(25, 4), 8000, NoiseSource(KEY)
     slow = np.array([rejection.discrete_gaussian(variance, source) for _ in range(count)])
     fast = discrete_gaussian.draw(count * 10, variance, source)
     edges = np.arange(-6, 7)
@@ -200,7 +200,7 @@ def test_the_exact_sampler_and_the_table_agree() -> None:
 
 
 def test_the_exact_discrete_laplace_is_one() -> None:
-    source, scale, count = Source(KEY), 3, 6000
+    source, scale, count = NoiseSource(KEY), 3, 6000
     values = np.array([rejection.discrete_laplace(scale, source) for _ in range(count)])
     inside = np.arange(-12, 13)
     chance = np.exp(-np.abs(inside) / scale) * np.tanh(1 / (2 * scale))
@@ -211,12 +211,12 @@ def test_the_exact_discrete_laplace_is_one() -> None:
 
 @pytest.mark.parametrize("power", [Fraction(0), Fraction(1, 3), Fraction(1), Fraction(5, 2)], ids=str)
 def test_the_exact_coin_falls_with_its_probability(power: Fraction) -> None:
-    source, count = Source(KEY), 20_000
+    source, count = NoiseSource(KEY), 20_000
     heads = sum(rejection.bernoulli_exp(power, source) for _ in range(count))
     assert stats.binomtest(heads, count, float(np.exp(-float(power)))).pvalue > 1e-4
 
 
-class Words(Source):
+class Words(NoiseSource):
     """A source that says what a test wants to hear."""
 
     def __init__(self, cells: list[int], rest: list[int]) -> None:
@@ -269,7 +269,7 @@ def test_a_cell_inside_one_interval_costs_no_further_words() -> None:
 
 def test_the_same_key_gives_the_same_draws_and_a_source_never_repeats_itself() -> None:
     variance = Fraction(40000)
-    one, other = Source(KEY), Source(KEY)
+    one, other = NoiseSource(KEY), NoiseSource(KEY)
     first = discrete_gaussian.draw(70_000, variance, one)
     assert np.array_equal(first, discrete_gaussian.draw(70_000, variance, other))
     assert not np.array_equal(first, discrete_gaussian.draw(70_000, variance, one))
@@ -279,17 +279,17 @@ def test_the_same_key_gives_the_same_draws_and_a_source_never_repeats_itself() -
 @pytest.mark.parametrize("variance", [Fraction(0), Fraction(-1), Fraction(2) ** 90], ids=str)
 def test_impossible_variances_are_refused(name: str, variance: Fraction) -> None:
     with pytest.raises(errors.ArgumentValueError, match="needs a variance above 0"):
-        SAMPLERS[name](1, variance, Source(KEY))
+        SAMPLERS[name](1, variance, NoiseSource(KEY))
 
 
 @pytest.mark.parametrize("variance", [Fraction(1, 10**6), Fraction(1, 100)], ids=str)
 def test_tiny_variances_draw_zeros(variance: Fraction) -> None:
-    assert not discrete_gaussian.draw(1000, variance, Source(KEY)).any()
+    assert not discrete_gaussian.draw(1000, variance, NoiseSource(KEY)).any()
 
 
 def test_no_draws_are_an_empty_vector() -> None:
-    assert discrete_gaussian.draw(0, Fraction(9), Source(KEY)).shape == (0,)
-    assert skellam.draw(0, Fraction(9), Source(KEY)).shape == (0,)
+    assert discrete_gaussian.draw(0, Fraction(9), NoiseSource(KEY)).shape == (0,)
+    assert skellam.draw(0, Fraction(9), NoiseSource(KEY)).shape == (0,)
 
 
 @pytest.mark.parametrize(

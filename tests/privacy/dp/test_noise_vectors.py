@@ -14,7 +14,7 @@ from coterie import errors
 from coterie.privacy.dp import spread
 from coterie.privacy.dp.distributed import DistributedNoise, decode, encode, event
 from coterie.privacy.dp.noise.conditional_rounding import largest_square
-from coterie.privacy.dp.noise.source import Source
+from coterie.privacy.dp.noise.source import NoiseSource
 
 FILE: dict[str, Any] = json.loads(
     (Path(__file__).parents[3] / "protocol" / "vectors" / "distributed_noise.json").read_text("ascii")
@@ -65,7 +65,7 @@ def test_clients_and_their_sum(case: Any) -> None:
     assert event(terms).rho == pytest.approx(case["rho"], rel=1e-12)
     vector = np.array(case["vector"], np.float64)
     for key, numbers in zip(case["keys"], case["numbers"], strict=True):
-        assert encode(vector, terms, shared, Source(bytes.fromhex(key))).numbers.tolist() == numbers
+        assert encode(vector, terms, shared, NoiseSource(bytes.fromhex(key))).numbers.tolist() == numbers
     total = np.sum(case["numbers"], axis=0) % (1 << terms.bits)
     assert total.tolist() == case["sum"]
     assert np.allclose(decode(total.astype(np.uint32), terms, shared), case["decoded"], rtol=0, atol=1e-9)

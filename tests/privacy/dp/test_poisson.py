@@ -11,7 +11,7 @@ import pytest
 from scipy import stats
 
 from coterie.errors import ArgumentValueError
-from coterie.privacy.dp.noise.source import Source
+from coterie.privacy.dp.noise.source import NoiseSource
 from coterie.privacy.dp.poisson import draw_rows, draws, most_of, overflow, rate_of
 
 
@@ -39,7 +39,7 @@ def test_room_for_no_more_than_what_is_expected_is_refused() -> None:
 
 
 def test_rows_are_drawn_for_themselves_with_the_rate() -> None:
-    source, rows, rate, times = Source(bytes(range(32))), 400, 0.07, 500
+    source, rows, rate, times = NoiseSource(bytes(range(32))), 400, 0.07, 500
     seen = np.zeros((times, rows))
     for time in range(times):
         seen[time, draw_rows(rows, rate, source)] = 1
@@ -52,7 +52,7 @@ def test_rows_are_drawn_for_themselves_with_the_rate() -> None:
 
 
 def test_a_rate_of_one_takes_all_rows_and_one_of_nothing_none() -> None:
-    source = Source(bytes(32))
+    source = NoiseSource(bytes(32))
     assert draw_rows(5, 1.0, source).tolist() == [0, 1, 2, 3, 4]
     assert draw_rows(1000, 2.0**-65, source).size == 0
     assert rate_of(8, 4) == 1.0 and rate_of(8, 16) == 0.5

@@ -13,7 +13,7 @@ from coterie.privacy.dp import loss_distribution
 from coterie.privacy.dp.accounting import total_cost
 from coterie.privacy.dp.adaptive import bit, bits_stddev, next_clip, updates_multiplier
 from coterie.privacy.dp.calibration import analytic_gaussian, calibrate, concentrated_rho
-from coterie.privacy.dp.events import Approximate, Concentrated, Event, Gaussian, Pure, SampledGaussian, merged
+from coterie.privacy.dp.events import Approximate, Concentrated, Gaussian, PrivacyEvent, Pure, SampledGaussian, merged
 from coterie.privacy.dp.participation import check_policy, may_take_part, most_participations, required_rest
 from coterie.privacy.dp.rounds import Draws, RoundCost, multiplier, round_cost, round_noise, whole_cost
 from coterie.privacy.dp.schedules import SCHEDULES, exponential_decay, step_decay, time_decay
@@ -41,9 +41,9 @@ def user(name: str, **more: Any) -> UserLevel:
     return UserLevel(**given)
 
 
-def costs(privacy: UserLevel, rounds: range) -> list[Event]:
+def costs(privacy: UserLevel, rounds: range) -> list[PrivacyEvent]:
     """Of rounds that run one after another."""
-    found: list[Event] = []
+    found: list[PrivacyEvent] = []
     for round in rounds:
         found += round_cost(privacy, round, ROUNDS, released=range(rounds.start, round), cohort=COHORT)
     return found
@@ -85,7 +85,7 @@ def _worst_by_trying(privacy: UserLevel, released: tuple[int, ...]) -> float:
 def test_abandoned_rounds_cost_nothing_and_the_others_no_less(released: set[int], name: str) -> None:
     """Whatever rounds are released, what was charged is the worst of one device's rounds among them, exactly."""
     privacy, before = user(name), list[int]()
-    charged: list[Event] = []
+    charged: list[PrivacyEvent] = []
     for round in sorted(released):
         charged += round_cost(privacy, round, ROUNDS, released=before, cohort=COHORT)
         before.append(round)
@@ -175,7 +175,7 @@ def test_rows_of_a_device_are_charged_by_its_draws(monkeypatch: pytest.MonkeyPat
 def test_calibration_meets_the_known_answers(known: dict[str, Any], place: int) -> None:
     case = known["calibration"][place]
 
-    def events(z: float) -> list[Event]:
+    def events(z: float) -> list[PrivacyEvent]:
         return [SampledGaussian(z, case["rate"], case["count"])]
 
     if place < 2:

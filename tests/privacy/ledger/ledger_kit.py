@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable, Sequence
 
 from coterie.privacy.ledger.chain import Entry, Head, link
-from coterie.privacy.ledger.events import Event
+from coterie.privacy.ledger.events import LedgerEvent
 from coterie.protocol.signing import SigningKey
 
 KEY = SigningKey.from_seed(b"l" * 32)
@@ -21,7 +21,7 @@ def adding(costs: Sequence[str], delta: float) -> float:
     return sum(json.loads(text)["epsilon"] for text in costs)
 
 
-def chain(events: Iterable[tuple[int, Event]], head: Head = PEOPLE) -> list[Entry]:
+def chain(events: Iterable[tuple[int, LedgerEvent]], head: Head = PEOPLE) -> list[Entry]:
     """The entries of events at their times."""
     made: list[Entry] = []
     for at, event in events:

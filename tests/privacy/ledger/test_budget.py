@@ -11,20 +11,22 @@ from ledger_kit import KEY, PEOPLE, adding, cost
 from coterie import errors
 from coterie.privacy.ledger.budget import YEAR_MS, clock, excess, refusal
 from coterie.privacy.ledger.chain import Entry, Head, check, link
-from coterie.privacy.ledger.events import EACH, YEAR, Bound, Event, Limit, Refund, RefundCause, Reserve, Spend
+from coterie.privacy.ledger.events import EACH, YEAR, Bound, LedgerEvent, Limit, Refund, RefundCause, Reserve, Spend
 from coterie.privacy.ledger.state import CostState, State, fold
 
 DAY = 24 * 3600 * 1000
 NOW = 50 * YEAR_MS
 
 
-def limits(own: float | None = None, each: float | None = None, year: float | None = None) -> list[tuple[int, Event]]:
+def limits(
+    own: float | None = None, each: float | None = None, year: float | None = None
+) -> list[tuple[int, LedgerEvent]]:
     """The events that set limits."""
     asked = {"exp_a": own, EACH: each, YEAR: year}
     return [(0, Limit(scope=s, bound=Bound(value, 1e-6))) for s, value in asked.items() if value is not None]
 
 
-def paid(experiment: str, round: int, epsilon: float, at: int) -> list[tuple[int, Event]]:
+def paid(experiment: str, round: int, epsilon: float, at: int) -> list[tuple[int, LedgerEvent]]:
     """A round that spent."""
     return [
         (at, Reserve(experiment=experiment, round=round, cost=cost(epsilon))),
@@ -32,7 +34,7 @@ def paid(experiment: str, round: int, epsilon: float, at: int) -> list[tuple[int
     ]
 
 
-CASES: dict[str, tuple[list[tuple[int, Event]], float, str | None]] = {
+CASES: dict[str, tuple[list[tuple[int, LedgerEvent]], float, str | None]] = {
     "no limit": ([], 1e6, None),
     "exactly the limit": (limits(own=3), 3, None),
     "above its own": (limits(own=3), 3.1, "budget_experiment"),
@@ -108,7 +110,7 @@ class Rounds(RuleBasedStateMachine):
         self.head, self.state, self.entries, self.now = PEOPLE, State(), list[Entry](), NOW
         self.spent: dict[tuple[str, int], tuple[float, int]] = {}
 
-    def add(self, event: Event) -> None:
+    def add(self, event: LedgerEvent) -> None:
         """One more entry, as the store adds it."""
         at = clock(self.state, self.now)
         entry = link(self.head, at, event, KEY)
@@ -133,13 +135,13 @@ class Rounds(RuleBasedStateMachine):
     @rule(experiment=st.sampled_from("abc"), round=st.integers(1, 5), refund=st.booleans())
     def end(self, experiment: str, round: int, refund: bool) -> None:
         """A round pays or is given up; whatever is not reserved is refused and changes nothing."""
-        event: Event = (
+        event: LedgerEvent = (
             Refund(experiment=experiment, round=round, cause=RefundCause.ABANDONED)
             if refund
             else Spend(experiment=experiment, round=round)
         )
         charge = self.state.charge(experiment, round)
-        if charge is None or charge.standing is not CostState.RESERVED:
+        if charge is None or charge.state is not CostState.RESERVED:
             with pytest.raises(errors.Conflict):
                 fold([(clock(self.state, self.now), event)], self.state)
             return

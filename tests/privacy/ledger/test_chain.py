@@ -14,7 +14,7 @@ from coterie.privacy.ledger.events import (
     EACH,
     YEAR,
     Bound,
-    Event,
+    LedgerEvent,
     Limit,
     Refund,
     RefundCause,
@@ -26,7 +26,7 @@ from coterie.protocol.canonical import canonical_json, sha256_hex
 from coterie.protocol.conversion import to_json
 from coterie.protocol.signing import SigningKey
 
-STORY: tuple[tuple[int, Event], ...] = (
+STORY: tuple[tuple[int, LedgerEvent], ...] = (
     (1000, Limit(scope=EACH, bound=Bound(4.0, 1e-6))),
     (1000, Limit(scope=YEAR, bound=Bound(8.0, 1e-6))),
     (1500, Reserve(experiment="exp_a", round=1, cost=cost(1.5))),
@@ -108,7 +108,7 @@ def test_the_first_broken_link_is_named(name: str) -> None:
     assert verdict.head.sequence == sequence - 1
 
 
-IMPOSSIBLE: dict[str, tuple[tuple[tuple[int, Event], ...], str]] = {
+IMPOSSIBLE: dict[str, tuple[tuple[tuple[int, LedgerEvent], ...], str]] = {
     "spend of nothing": (((1, Spend(experiment="e", round=1)),), "not reserved"),
     "spend twice": ((*STORY[2:4], (1800, Spend(experiment="exp_a", round=1))), "is spent"),
     "refund of what is spent": (

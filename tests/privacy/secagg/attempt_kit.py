@@ -143,7 +143,7 @@ class Attempt:
     reveals: dict[int, Reveal] = field(default_factory=dict[int, Reveal])
     refused: dict[int, CoterieError] = field(default_factory=dict[int, CoterieError])
 
-    def feed(self, event: server.Event, place: int | None = None) -> None:
+    def feed(self, event: server.ServerEvent, place: int | None = None) -> None:
         """Tell the coordinator; a refused message of a place is kept."""
         if self.restarts:
             self.coordinator = stored_server(self.coordinator)

@@ -18,7 +18,7 @@ from coterie.protocol.secagg import AdvertiseKeys, Agreement, Reveal, SecureMode
 from coterie.protocol.signing import Domain
 
 
-def refusal(state: server.ServerState, event: server.Event) -> str:
+def refusal(state: server.ServerState, event: server.ServerEvent) -> str:
     """The code with which the coordinator refuses an event."""
     with pytest.raises(CoterieError) as caught:
         server.step(state, event)

@@ -84,9 +84,11 @@ def words(agreed: SecureTerms, index: int) -> bytes:
 
 
 def simulated(agreed: SecureTerms, who: list[int]) -> Aggregate:
-    opening = RingFoldTerms(terms=agreed, base=DIGEST, groups=1, expected=CLIENTS, rule="mean", central=None, fewest=2)
+    fold_terms = RingFoldTerms(
+        terms=agreed, base=DIGEST, groups=1, expected=CLIENTS, rule="mean", central=None, fewest=2
+    )
     reading = in_secret(dict.fromkeys(range(CLIENTS), 0))
-    collector = Collector(MANIFEST, DIGEST, ring_fold(MANIFEST, opening), reading, WorkShares(1))
+    collector = Collector(MANIFEST, DIGEST, ring_fold(MANIFEST, fold_terms), reading, WorkShares(1))
     for index in who:
         vectors, weight = sections(index)
         trained = Trained(number=index, task="t", weight=weight, steps=1, size=0, update=words(agreed, index))

@@ -99,7 +99,7 @@ def test_the_coordinator_comes_to_the_sum_that_the_transcript_says(mode: str) ->
     shares: dict[int, Shares] = said["Shares"]
     agreements: dict[int, Agreement] = said["Agreement"]
     reveals: dict[int, Reveal] = said["Reveal"]
-    events: list[server.Event] = [server.Shared(place, shares[place]) for place in sorted(shares)]
+    events: list[server.ServerEvent] = [server.Shared(place, shares[place]) for place in sorted(shares)]
     events += [server.MaskedArrived(place) for place in sorted(masked)]
     events += [server.PhaseDeadline()]
     events += [server.Agreed(place, agreements[place]) for place in sorted(agreements)]
