@@ -9,17 +9,17 @@ from typing import Any
 
 from coterie import errors
 from coterie.aggregation.compiling import researcher
-from coterie.aggregation.experiment import Experiment, PerExample
+from coterie.aggregation.experiment import PerExample
 from coterie.aggregation.plan.manifest import SAMPLE_WEIGHT
 from coterie.compute import numpy as xp
 from coterie.compute.array import Array
 from coterie.compute.nn import mode as modes
 from coterie.compute.nn.calling import forward
 from coterie.compute.nn.losses import softmax_cross_entropy
-from coterie.compute.nn.module import Module, ParameterSpec
+from coterie.compute.nn.module import Module
 from coterie.compute.nn.sequential import Sequential
 from coterie.compute.trace import GraphInputs, TensorSpec
-from coterie.protocol.schema import Label
+from coterie.protocol.schema import DataSchema, Label
 
 Arrays = Mapping[str, Array]
 Outputs = dict[str, Array]
@@ -56,17 +56,21 @@ class Requested(Mapping[str, Array]):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelCalls:
-    """The calls of one experiment. Each takes the inputs of the graph that is being traced, whose batch it reads."""
+class BatchCalls:
+    """What a graph computes from the batch that it reads: the output of a module, losses, metric sums. Each takes the
+    inputs of the graph that is being traced.
 
-    experiment: Experiment
-    model: Module
+    schema: of the batch's rows.
+    loss, metrics: the researcher's, (prediction, label) → one value per example.
+    """
+
+    schema: DataSchema
     loss: PerExample
-    specs: Mapping[str, ParameterSpec]
+    metrics: Mapping[str, PerExample]
 
     def rows(self, rows: int) -> dict[str, TensorSpec]:
         """The inputs of a batch with labels and weights."""
-        label = self.experiment.schema.label
+        label = self.schema.label
         return {
             **self.features(rows),
             f"batch/{label.name}": TensorSpec((rows,), label.dtype),
@@ -75,32 +79,11 @@ class ModelCalls:
 
     def features(self, rows: int) -> dict[str, TensorSpec]:
         """The inputs of a batch without labels."""
-        return {f"batch/{f.name}": TensorSpec((rows, *f.shape), f.dtype) for f in self.experiment.schema.features}
-
-    def predict(self, inputs: GraphInputs, weights: Arrays, mode: modes.Mode) -> tuple[Array, Arrays]:
-        """The model's output for the batch, normalised as the schema says, and its buffers after it."""
-        return self._call(self.model, "The model", inputs, weights, mode)
-
-    def represent(self, inputs: GraphInputs, weights: Arrays) -> Array:
-        """What the model makes of the batch before its last layer, ``[B, …]``: the output of all layers but the last
-        of a Sequential, else of the module that the model's ``encoder`` is. Raises errors.ExperimentError.
-        """
-        layers = self.model.layers[:-1] if isinstance(self.model, Sequential) else ()
-        encoder = Sequential(*layers) if layers else getattr(self.model, "encoder", None)
-        if not isinstance(encoder, Module):
-            raise errors.ExperimentError(
-                f"Algorithm {self.experiment.algorithm.name!r} needs the features that the model computes before "
-                f"its last layer, and {type(self.model).__name__} does not define them.",
-                hint="Use nn.Sequential(...) with two layers or more, or give the model an attribute `encoder`: a "
-                "module that takes the model's own parameters.",
-                code="model_mismatch",
-            )
-        mine = {name: weights[name] for name in encoder.specs() if name in weights}
-        return self._call(encoder, "The model's encoder", inputs, mine, modes.EVAL)[0]
+        return {f"batch/{f.name}": TensorSpec((rows, *f.shape), f.dtype) for f in self.schema.features}
 
     def losses(self, inputs: GraphInputs, prediction: Array) -> Array:
         """The loss of each example, ``[B]``."""
-        highest = _highest_class(self.experiment.schema.label)
+        highest = _highest_class(self.schema.label)
         if self.loss is softmax_cross_entropy and prediction.ndim == 2 and highest >= prediction.shape[1]:
             # A label without a logit would train without a word, on the wrong loss.
             raise errors.ExperimentError(
@@ -114,28 +97,31 @@ class ModelCalls:
     def totals(self, inputs: GraphInputs, losses: Array, prediction: Array, weight: Array) -> Outputs:
         """The metric sums of this batch by the metrics' names, ``[1]`` each."""
         values = {"loss": losses} | {
-            name: self._per_example(name, function, prediction, inputs)
-            for name, function in self.experiment.metrics.items()
+            name: self._per_example(name, function, prediction, inputs) for name, function in self.metrics.items()
         }
         sums = {"examples": xp.sum(weight)} | {name: xp.sum(value * weight) for name, value in values.items()}
         return {name: xp.reshape(value, (1,)) for name, value in sums.items()}
 
     def label(self, inputs: GraphInputs) -> Array:
         """The label of each row, ``[B]``."""
-        return inputs[f"batch/{self.experiment.schema.label.name}"]
+        return inputs[f"batch/{self.schema.label.name}"]
 
     def weight(self, inputs: GraphInputs) -> Array:
         """The weights of the rows, ``[B]``; where a row is traced by itself, it is no padding."""
         weights, rows = inputs[f"batch/{SAMPLE_WEIGHT}"], self.label(inputs).shape[:1]
         return weights if weights.shape == rows else xp.ones(rows, dtype="float32")
 
-    def _call(
+    def output(
         self, module: Module, what: str, inputs: GraphInputs, weights: Arrays, mode: modes.Mode
     ) -> tuple[Array, Arrays]:
-        features = {f.name: inputs[f"batch/{f.name}"] for f in self.experiment.schema.features}
+        """What a module makes of the batch's features, normalised as the schema says, and its buffers after it.
+
+        what: how messages call it. Raises errors.ExperimentError.
+        """
+        features = {f.name: inputs[f"batch/{f.name}"] for f in self.schema.features}
         frozen = {name: spec.shape for name, spec in module.specs().items() if spec.role == "frozen"}
         held = Requested(inputs, "frozen", frozen)
-        x = {f.name: _normalised(features[f.name], f) for f in self.experiment.schema.features}
+        x = {f.name: _normalised(features[f.name], f) for f in self.schema.features}
         taken = ", ".join(f"{name}: {array.dtype}{list(array.shape)}" for name, array in x.items())
         prediction, buffers = researcher.ask(
             what,
@@ -172,6 +158,39 @@ class ModelCalls:
                 code=f"{kind}_dtype",
             )
         return values
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelCalls:
+    """The calls of an experiment's model on a batch.
+
+    algorithm: the name of the method, for messages.
+    """
+
+    batch: BatchCalls
+    model: Module
+    algorithm: str
+
+    def predict(self, inputs: GraphInputs, weights: Arrays, mode: modes.Mode) -> tuple[Array, Arrays]:
+        """The model's output for the batch, normalised as the schema says, and its buffers after it."""
+        return self.batch.output(self.model, "The model", inputs, weights, mode)
+
+    def represent(self, inputs: GraphInputs, weights: Arrays) -> Array:
+        """What the model makes of the batch before its last layer, ``[B, …]``: the output of all layers but the last
+        of a Sequential, else of the module that the model's ``encoder`` is. Raises errors.ExperimentError.
+        """
+        layers = self.model.layers[:-1] if isinstance(self.model, Sequential) else ()
+        encoder = Sequential(*layers) if layers else getattr(self.model, "encoder", None)
+        if not isinstance(encoder, Module):
+            raise errors.ExperimentError(
+                f"Algorithm {self.algorithm!r} needs the features that the model computes before "
+                f"its last layer, and {type(self.model).__name__} does not define them.",
+                hint="Use nn.Sequential(...) with two layers or more, or give the model an attribute `encoder`: a "
+                "module that takes the model's own parameters.",
+                code="model_mismatch",
+            )
+        mine = {name: weights[name] for name in encoder.specs() if name in weights}
+        return self.batch.output(encoder, "The model's encoder", inputs, mine, modes.EVAL)[0]
 
 
 def _takes_weights(function: PerExample) -> bool:

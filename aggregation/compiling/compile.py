@@ -97,7 +97,7 @@ def check_start(experiment: Experiment, layout: Layout) -> None:
 
 def _compiled(experiment: Experiment) -> CompiledPlan:
     builder = GraphBuilder.of(experiment)
-    model, loss = builder.calls.model, builder.calls.loss
+    model, loss = builder.calls.model, builder.batch.loss
     researcher.ask("The loss", require_logits, model, loss, takes="the model's output", code="loss_mismatch")
     layout, client = builder.layout, experiment.algorithm.client
     drawn = partial(_initial_values, experiment, builder)

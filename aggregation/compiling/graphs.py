@@ -7,7 +7,7 @@ from typing import get_args
 
 from coterie import errors
 from coterie.aggregation.compiling import researcher
-from coterie.aggregation.compiling.calls import Arrays, ModelCalls, Outputs, Requested
+from coterie.aggregation.compiling.calls import Arrays, BatchCalls, ModelCalls, Outputs, Requested
 from coterie.aggregation.compiling.context import ObjectiveContext
 from coterie.aggregation.compiling.describe import ACTIVE, NEXT, NOISE
 from coterie.aggregation.compiling.flat_section import flat_section
@@ -58,6 +58,7 @@ class GraphBuilder:
 
     experiment: Experiment
     training: Training
+    batch: BatchCalls
     calls: ModelCalls
     optimizer: Optimizer
     client: ClientPart
@@ -108,10 +109,12 @@ class GraphBuilder:
                 hint="Use nn.GroupNorm or nn.LayerNorm; in quantised training, QuantSettings(activations=None).",
                 code="model_mismatch",
             )
+        batch = BatchCalls(schema=experiment.schema, loss=loss, metrics=experiment.metrics)
         return GraphBuilder(
             experiment=experiment,
             training=training,
-            calls=ModelCalls(experiment=experiment, model=model, loss=loss, specs=specs),
+            batch=batch,
+            calls=ModelCalls(batch=batch, model=model, algorithm=experiment.algorithm.name),
             optimizer=optimizer,
             client=client,
             specs=specs,
@@ -128,9 +131,9 @@ class GraphBuilder:
 
     def build(self) -> dict[str, Graph]:
         """All of them by the names of their stages, optimised. A method without a probe has no probe graph."""
-        calls, infer = self.calls, self.experiment.infer_batch
-        rows = calls.rows(self.training.batch_size)
-        measured = calls.rows(self.experiment.evaluation_batch or self.training.batch_size)
+        infer = self.experiment.infer_batch
+        rows = self.batch.rows(self.training.batch_size)
+        measured = self.batch.rows(self.experiment.evaluation_batch or self.training.batch_size)
         weights = {self._full_name(name): TensorSpec(shape) for name, shape in self.shapes.tensors.items()}
         # What of a version the graphs other than train and finish read in any case; the rest they ask for.
         version = {self._full_name(name): TensorSpec(self.layout.shapes[name]) for name in self._version_tensors}
@@ -145,7 +148,7 @@ class GraphBuilder:
             "train": (self._train, state | constants | sums | rows | active),
             "finish": (self._finish, weights | constants | sums | counters),
             "eval": (self._evaluate, version | measured),
-            "infer": (self._infer, version | calls.features(infer)),
+            "infer": (self._infer, version | self.batch.features(infer)),
         }
         if not self.client.probe:
             del traces["probe"]
@@ -157,9 +160,9 @@ class GraphBuilder:
         weight = inputs[f"batch/{SAMPLE_WEIGHT}"]
 
         def loss(params: Arrays) -> Array:
-            return self.calls.losses(inputs, self.calls.predict(inputs, self._model(params), modes.EVAL)[0])
+            return self.batch.losses(inputs, self.calls.predict(inputs, self._model(params), modes.EVAL)[0])
 
-        context = Probe(version=self._version(inputs), loss=loss, label=self.calls.label(inputs))
+        context = Probe(version=self._version(inputs), loss=loss, label=self.batch.label(inputs))
         values = {name: xp.sum(value(context) * weight) for name, value in self.client.probe.items()}
         values["examples"] = xp.sum(weight)
         return {f"probe/{name}": xp.reshape(value, (1,)) for name, value in values.items()}
@@ -228,7 +231,7 @@ class GraphBuilder:
             return total / xp.maximum(xp.sum(weight), SMALLEST_WEIGHT), losses, prediction, after
 
         (_, losses, prediction, after), gradient = value_and_grad(objective, has_aux=True)(params)
-        totals = self.calls.totals(inputs, losses, prediction, weight)
+        totals = self.batch.totals(inputs, losses, prediction, weight)
         sums = {f"{NEXT}metric/{name}": inputs[f"metric/{name}"] + active * value for name, value in totals.items()}
         return gradient, after, sums
 
@@ -239,7 +242,7 @@ class GraphBuilder:
         et al., arXiv:1607.00133). A row whose gradient is not finite counts as one whose gradient is zero.
         """
         size = self.training.batch_size
-        rows = {name: inputs[name] for name in self.calls.rows(size) if name != f"batch/{SAMPLE_WEIGHT}"}
+        rows = {name: inputs[name] for name in self.batch.rows(size) if name != f"batch/{SAMPLE_WEIGHT}"}
         shapes = self._drawn_shapes(weights)
         # Each row's own: [B, …].
         random = [inputs.request(f"random/{number}", TensorSpec((size, *shape))) for number, shape in enumerate(shapes)]
@@ -270,7 +273,7 @@ class GraphBuilder:
 
         terms: list[Array] = []
         prediction, after = self.calls.predict(inputs, weights, replace(mode, penalise=terms.append))
-        losses = self.calls.losses(inputs, prediction)
+        losses = self.batch.losses(inputs, prediction)
 
         def predict(changed: Arrays) -> Array:
             return self.calls.predict(inputs, {**weights, **changed}, modes.EVAL)[0]
@@ -279,10 +282,10 @@ class GraphBuilder:
             params=trained,
             represent=represent,
             prediction=prediction,
-            label=self.calls.label(inputs),
-            weight=self.calls.weight(inputs),
+            label=self.batch.label(inputs),
+            weight=self.batch.weight(inputs),
             predict=predict,
-            loss=partial(self.calls.losses, inputs),
+            loss=partial(self.batch.losses, inputs),
         )
         return losses, prediction, after, self.client.objective(sum(terms, losses), own)
 
@@ -298,7 +301,7 @@ class GraphBuilder:
             own = {name: inputs[self._full_name(name)] for name in weights}
             return {"prediction": self.calls.predict(inputs, own, modes.train(uniform))[0]}
 
-        trace_named(call, self.calls.rows(1) | {self._full_name(n): TensorSpec(w.shape) for n, w in weights.items()})
+        trace_named(call, self.batch.rows(1) | {self._full_name(n): TensorSpec(w.shape) for n, w in weights.items()})
         return shapes
 
     def _finish(self, inputs: GraphInputs) -> Outputs:
@@ -334,8 +337,8 @@ class GraphBuilder:
         context = evaluation_context(inputs, self.client, self.shapes, self._version(inputs))
         weights = self._model(self.client.evaluated(context))
         prediction, _ = self.calls.predict(inputs, weights, modes.EVAL)
-        losses = self.calls.losses(inputs, prediction)
-        totals = self.calls.totals(inputs, losses, prediction, inputs[f"batch/{SAMPLE_WEIGHT}"])
+        losses = self.batch.losses(inputs, prediction)
+        totals = self.batch.totals(inputs, losses, prediction, inputs[f"batch/{SAMPLE_WEIGHT}"])
         return {f"metric/{name}": value for name, value in totals.items()}
 
     def _infer(self, inputs: GraphInputs) -> Outputs:
