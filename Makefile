@@ -16,7 +16,7 @@ PYTEST := $(BIN)/python -m pytest -q -n 4 --dist worksteal -p no:schemathesis
 # each for itself take forty seconds of processor time more.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-api test-attacks test-kill check check-style check-types check-house test-providers test-flower test-node fuzz clean
+.PHONY: help demo test test-api test-attacks test-kill check check-style check-types check-house test-providers test-flower test-tables test-node fuzz clean
 
 help:
 	@echo "make demo    train on handwritten digits: a coordinator and ten clients over loopback HTTP"
@@ -27,6 +27,7 @@ help:
 	@echo "make check   style, types, import rules, packaging, documentation snippets"
 	@echo "make test-providers  the execution providers that this machine can have, each in an environment of its own"
 	@echo "make test-flower  clients written for Flower, beside Flower itself in an environment of its own"
+	@echo "make test-tables  tables of Arrow and data sets of Hugging Face, in an environment of its own"
 	@echo "make test-node  a client in Node.js beside clients in Python; needs Node.js 20 or later, and npm"
 	@echo "make fuzz    the readers of foreign files, FUZZ_SECONDS=300 each, in an environment of its own"
 	@echo "make clean   remove .venv, .coterie and the caches"
@@ -62,6 +63,9 @@ check-house: .venv/installed-dev
 test-providers: .venv/installed-test
 	@$(BIN)/python -m tests.providers $(ARGS)
 
+test-tables: .venv-tables/installed
+	@.venv-tables/bin/python -m pytest -q --noconftest -k a_real tests/compute/data/test_sources.py
+
 test-flower: .venv-flower/installed
 	@.venv-flower/bin/python -m pytest -q --noconftest tests/client_sdk/test_flower_app.py
 
@@ -80,7 +84,7 @@ fuzz: .venv-fuzz/installed
 	done
 
 clean:
-	rm -rf .venv .venv-fuzz .venv-flower tests/node/node_modules .coterie .pytest_cache .ruff_cache .hypothesis .import_linter_cache dist build
+	rm -rf .venv .venv-fuzz .venv-flower .venv-tables tests/node/node_modules .coterie .pytest_cache .ruff_cache .hypothesis .import_linter_cache dist build
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
@@ -102,6 +106,11 @@ $(BIN)/python:
 .venv-flower/installed: pyproject.toml
 	@$(PYTHON) -m venv .venv-flower
 	@.venv-flower/bin/python -m pip install --quiet --quiet --disable-pip-version-check --editable . flwr hypothesis pytest pytest-timeout safetensors
+	@touch $@
+
+.venv-tables/installed: pyproject.toml
+	@$(PYTHON) -m venv .venv-tables
+	@.venv-tables/bin/python -m pip install --quiet --quiet --disable-pip-version-check --editable ".[data]" datasets pyarrow pytest pytest-timeout
 	@touch $@
 
 .venv-fuzz/installed: pyproject.toml

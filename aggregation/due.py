@@ -108,11 +108,13 @@ class Ask:
     """``slots`` more devices may take a task of this kind now (an absolute number, not an increment).
 
     deadline_s: report ``DeadlinePassed(kind)`` so many seconds after this was due first; None where nothing waits.
+    noised: of the work that these tasks are for, as `Do` will say it, for a host that sums while they run.
     """
 
     kind: TaskKind
     slots: int
     deadline_s: float | None = None
+    noised: bool = False
 
 
 @dataclass(frozen=True)
@@ -224,7 +226,12 @@ def due(round: Round, attempts: Sequence[SumAttempt] = ()) -> tuple[Due, ...]:
     closes = (Close(kind) for kind in KINDS if not accepts(round, kind) and not _leased_tasks(round, kind))
     work = () if duty.work is None else _work(duty.work, round, attempts)
     asks = (
-        Ask(kind, open_slots(round, kind), _deadline_s(round.config, kind) if duty.awaits == kind else None)
+        Ask(
+            kind,
+            open_slots(round, kind),
+            _deadline_s(round.config, kind) if duty.awaits == kind else None,
+            round.config.noised and kind == "train",
+        )
         for kind in KINDS
         if accepts(round, kind)
     )

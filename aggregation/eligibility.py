@@ -2,7 +2,7 @@
 coordinator and a simulation.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -52,10 +52,15 @@ class ClientHistory:
     seconds: float | None = None
 
 
-def has_the_data(policy: RoundPolicy, holdings: Holdings | None) -> bool:
-    """Whether what a client says meets what a policy asks of its data; where it asks, silence does not."""
-    asks = policy.min_examples is not None or bool(policy.labels)
-    return not asks or (
+def has_the_data(policy: RoundPolicy, ask: Callable[[], Holdings | None]) -> bool:
+    """Whether what a client says meets what a policy asks of its data; where it asks, silence does not.
+
+    ask: what the client says; called only where the policy asks something.
+    """
+    if policy.min_examples is None and not policy.labels:
+        return True
+    holdings = ask()
+    return (
         holdings is not None
         and holdings.examples >= (policy.min_examples or 0)
         and set(policy.labels) <= set(holdings.labels)
@@ -63,14 +68,20 @@ def has_the_data(policy: RoundPolicy, holdings: Holdings | None) -> bool:
 
 
 def eligible(
-    policy: RoundPolicy, holdings: Holdings | None, past: ClientHistory | None, *, round: int, privacy: Privacy | None
+    policy: RoundPolicy,
+    ask: Callable[[], Holdings | None],
+    past: ClientHistory | None,
+    *,
+    round: int,
+    privacy: Privacy | None,
 ) -> bool:
     """Whether a client may train in this round.
 
+    ask: as in `has_the_data`; a client that still rests is not asked.
     past: what is known of it; None where it has not contributed.
     privacy: as in `rested`.
     """
-    return has_the_data(policy, holdings) and rested(policy, past, round=round, privacy=privacy)
+    return rested(policy, past, round=round, privacy=privacy) and has_the_data(policy, ask)
 
 
 def rested(policy: RoundPolicy, past: ClientHistory | None, *, round: int, privacy: Privacy | None) -> bool:

@@ -97,7 +97,7 @@ def secure_terms(
     """
     clients = rounds.cohort if kind == "train" else rounds.evaluators()
     # Of evaluations too: a device whose floor takes a round's training then takes its evaluation as well.
-    fewest = max(rounds.min_updates, FEWEST_CLIENTS)
+    fewest = rounds.min_updates
     if kind == "train" and secure.groups is not None:
         fewest = fewest_of_group(clients, secure)
         clients = -(-clients // secure.groups)
@@ -107,7 +107,7 @@ def secure_terms(
         mode=mode_for(secure, privacy),
         corrupt=secure.corrupt,
         dropout=secure.dropout,
-        min_clients=min(fewest, clients),
+        min_clients=max(min(fewest, clients), FEWEST_CLIENTS),
         max_clients=clients,
         weight_cap=rounds.weight_cap,
         sections=sections,

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from coterie.aggregation.horizontal.algorithm import Algorithm
-from coterie.aggregation.plan.manifest import Broadcast, Trainer, Training
+from coterie.aggregation.plan.manifest import Broadcast, TrainerKind, Training
 from coterie.aggregation.server_optimizers import ServerOptimizer
 from coterie.compute.optim.optimizer import Optimizer
 from coterie.protocol.privacy import Privacy
@@ -39,7 +39,7 @@ class Terms:
 
     name: str
     algorithm: Algorithm
-    trainer: Trainer
+    trainer: TrainerKind
     optimizer: Optimizer | None
     server_optimizer: ServerOptimizer
     hyper: Mapping[str, float]

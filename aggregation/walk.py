@@ -17,19 +17,19 @@ from coterie.compute.data.batches import Batches
 from coterie.compute.runtime.executable import Executable
 from coterie.compute.runtime.step_loop import StepLoop
 from coterie.errors import InputError, InternalError
+from coterie.protocol.arrays import ArraysByName
 
 Array = npt.NDArray[Any]
-Arrays = Mapping[str, Array]
 
 FED: frozenset[Source] = frozenset(("batch", "random", "noise", "message"))
 """Sources that give something new at each step."""
 
 
-def _no_arrays() -> Arrays:
+def _no_arrays() -> ArraysByName:
     return {}
 
 
-def _nothing_left() -> Mapping[Destination, Arrays]:
+def _nothing_left() -> Mapping[Destination, ArraysByName]:
     return {}
 
 
@@ -44,20 +44,20 @@ class Supply:
     left: what earlier stages of the task put, by destination and key.
     """
 
-    model: Arrays
-    frozen: Arrays = field(default_factory=_no_arrays)
-    client_state: Arrays = field(default_factory=_no_arrays)
+    model: ArraysByName
+    frozen: ArraysByName = field(default_factory=_no_arrays)
+    client_state: ArraysByName = field(default_factory=_no_arrays)
     hyper: Mapping[str, float] = field(default_factory=dict[str, float])
     counters: Mapping[str, float] = field(default_factory=dict[str, float])
-    left: Mapping[Destination, Arrays] = field(default_factory=_nothing_left)
+    left: Mapping[Destination, ArraysByName] = field(default_factory=_nothing_left)
 
-    def at(self, destination: Destination) -> Arrays:
+    def at(self, destination: Destination) -> ArraysByName:
         """What was put there so far, by key."""
         return self.left.get(destination, {})
 
-    def after(self, put: Mapping[Destination, Arrays]) -> "Supply":
+    def after(self, put: Mapping[Destination, ArraysByName]) -> "Supply":
         """With what a stage put. What one carried from step to step is state from then on."""
-        found: dict[Destination, Arrays] = dict(self.left)
+        found: dict[Destination, ArraysByName] = dict(self.left)
         for destination, values in put.items():
             into: Destination = "state" if destination == "carry" else destination
             found[into] = {**found.get(into, {}), **values}
@@ -76,7 +76,7 @@ def run(
     stage: Stage,
     executable: Executable,
     supply: Supply,
-    rows: Arrays,
+    rows: ArraysByName,
     *,
     on_batch: Callable[[], None] = lambda: None,
 ) -> Supply:
@@ -89,7 +89,9 @@ def run(
     return supply.after(_RUN[stage.over](stage, executable, supply, rows, on_batch))
 
 
-def run_batch(stage: Stage, executable: Executable, supply: Supply, feeds: Arrays) -> Mapping[Destination, Arrays]:
+def run_batch(
+    stage: Stage, executable: Executable, supply: Supply, feeds: ArraysByName
+) -> Mapping[Destination, ArraysByName]:
     """What a stage puts for one batch, by destination and key.
 
     feeds: the inputs that change with each batch, by their names.
@@ -98,7 +100,7 @@ def run_batch(stage: Stage, executable: Executable, supply: Supply, feeds: Array
     return _put(stage, executable.run({**filled(stage, supply), **feeds}))
 
 
-def _put(stage: Stage, outputs: Arrays) -> Mapping[Destination, Arrays]:
+def _put(stage: Stage, outputs: ArraysByName) -> Mapping[Destination, ArraysByName]:
     put: dict[Destination, dict[str, Array]] = {}
     for tensor in stage.outputs:
         put.setdefault(tensor.destination, {})[tensor.address] = outputs[tensor.name]
@@ -106,14 +108,14 @@ def _put(stage: Stage, outputs: Arrays) -> Mapping[Destination, Arrays]:
 
 
 def _run_once(
-    stage: Stage, executable: Executable, supply: Supply, rows: Arrays, on_batch: Callable[[], None]
-) -> Mapping[Destination, Arrays]:
+    stage: Stage, executable: Executable, supply: Supply, rows: ArraysByName, on_batch: Callable[[], None]
+) -> Mapping[Destination, ArraysByName]:
     return _put(stage, executable.run(filled(stage, supply)))
 
 
 def _run_pass(
-    stage: Stage, executable: Executable, supply: Supply, rows: Arrays, on_batch: Callable[[], None]
-) -> Mapping[Destination, Arrays]:
+    stage: Stage, executable: Executable, supply: Supply, rows: ArraysByName, on_batch: Callable[[], None]
+) -> Mapping[Destination, ArraysByName]:
     loop = StepLoop(executable, carry={}, constants=filled(stage, supply), state={})
     feeds = {tensor.name: tensor.key for tensor in stage.from_source("batch")}
     names = [tensor.name for tensor in stage.outputs]
@@ -132,8 +134,8 @@ def _run_pass(
 
 
 def _steps(
-    stage: Stage, executable: Executable, supply: Supply, rows: Arrays, on_batch: Callable[[], None]
-) -> Mapping[Destination, Arrays]:
+    stage: Stage, executable: Executable, supply: Supply, rows: ArraysByName, on_batch: Callable[[], None]
+) -> Mapping[Destination, ArraysByName]:
     raise InternalError(f"Stage {stage.name!r} runs over batches of training, which only a trainer draws.")
 
 
@@ -147,7 +149,7 @@ def _total(values: list[Array]) -> npt.NDArray[np.float64]:
 
 _RUN: Mapping[
     Over,
-    Callable[[Stage, Executable, Supply, Arrays, Callable[[], None]], Mapping[Destination, Arrays]],
+    Callable[[Stage, Executable, Supply, ArraysByName, Callable[[], None]], Mapping[Destination, ArraysByName]],
 ] = {"once": _run_once, "pass": _run_pass, "steps": _steps}
 
 # What a pass makes of an output of every batch; count: of the rows, after which there is padding.
@@ -158,7 +160,7 @@ _JOIN: Mapping[Destination, Callable[[list[Array], int], Array]] = {
 }
 
 
-def _require_tensor(tensors: Arrays, tensor: StageInput) -> Array:
+def _require_tensor(tensors: ArraysByName, tensor: StageInput) -> Array:
     if tensor.key not in tensors:
         raise InputError(f"Tensor {tensor.key!r} is absent from the {tensor.source}.", code="layout_mismatch")
     return tensors[tensor.key]

@@ -412,7 +412,8 @@ def _seated(attempt: Attempt) -> list[tuple[int, Party]]:
 
 
 def _place(attempt: Attempt, party: Party) -> int:
-    return server.position_of(attempt.state, f"dev_{party.index:032x}")
+    device = f"dev_{party.index:032x}"
+    return next(entry.position for entry in attempt.state.entries if entry.device == device)
 
 
 def _size(message: Any) -> int:

@@ -41,7 +41,7 @@ from coterie.protocol.wire import (
 __all__ = [
     "Best", "DeviceView", "Event",
     "ExperimentCreate", "ExperimentView", "ModelView", "Page", "PolicyChange", "PopulationCreate",
-    "PopulationPolicy", "PopulationView", "RoundPolicy", "RoundView", "ServerRule", "SignerAdd", "Target",
+    "PopulationPolicy", "PopulationView", "RoundPolicy", "RoundView", "ServerRule", "Target",
     "TokenCreate", "TokenCreated", "TokenView",
 ]  # fmt: skip
 
@@ -70,12 +70,6 @@ class PopulationCreate(Request):
     data_schema: WireSchema
     signers: Annotated[tuple[PublicKey, ...], Field(max_length=64)] = ()
     client_state: ClientStateUse = "kept"
-
-
-class SignerAdd(Request):
-    """Allows the plans of one more researcher's key; name is for people."""
-
-    name: DisplayName | None = None
 
 
 Unit = Literal["user", "example"]

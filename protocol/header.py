@@ -9,7 +9,7 @@ from pydantic_core.core_schema import no_info_after_validator_function
 
 from coterie import errors
 from coterie.protocol.canonical import LARGEST_INTEGER
-from coterie.protocol.conversion import UnlessEmpty, from_json, to_json
+from coterie.protocol.conversion import UnlessEmpty, to_json
 from coterie.protocol.layout import Slice
 from coterie.protocol.wire import Positive, Whole
 
@@ -120,13 +120,6 @@ class UpdateHeader:
             if entry.name == name:
                 return entry
         raise KeyError(name)
-
-    @staticmethod
-    def from_json(value: object) -> "UpdateHeader":
-        """The header that these JSON values say. Raises errors.UpdateRefused (``wrong_format``, ``bad_weight``,
-        ``bad_steps``, ``bad_clients``).
-        """
-        return from_json(UpdateHeader, value, refusal=errors.UpdateRefused, code="wrong_format")
 
 
 def _is_whole(value: object) -> bool:

@@ -13,7 +13,7 @@ from pydantic import Field
 
 from coterie import errors
 from coterie.protocol.canonical import digest_of, first_repeated
-from coterie.protocol.conversion import from_json, to_json
+from coterie.protocol.conversion import to_json
 
 LARGEST_SIZE = 1 << 40
 LONGEST_NAME = 256
@@ -171,11 +171,6 @@ class Layout:
             if array.shape != tensor.shape or array.dtype != np.float32:
                 wanted, got = f"float32 {list(tensor.shape)}", f"{array.dtype} {list(array.shape)}"
                 raise _mismatch(f"Tensor {tensor.name!r} must be {wanted}; got {got}.")
-
-    @staticmethod
-    def from_json(value: object) -> "Layout":
-        """The layout that these JSON values say. Raises errors.InputError (code ``layout_invalid``)."""
-        return from_json(Layout, value, code="layout_invalid")
 
 
 def _invalid(message: str) -> errors.InputError:

@@ -234,7 +234,6 @@ class Outcome(Response):
     detail: Detail = ""
 
 
-ToServer: TypeAlias = AdvertiseKeys | Shares | Agreement | Reveal
 ToClient: TypeAlias = Roster | SharesFor | Survivors | Agreements | Outcome
 
 

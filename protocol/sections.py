@@ -10,7 +10,6 @@ from typing import Literal, get_args
 
 from coterie import errors
 from coterie.protocol.codecs.codec import Shape
-from coterie.protocol.conversion import from_json
 from coterie.protocol.layout import Layout, Slice
 
 Reduction = Literal["weighted_mean", "sum"]
@@ -149,8 +148,3 @@ class SectionSpec:
     def extra(name: str, length: int, *, value_range: tuple[float, float] | None = None) -> "SectionSpec":
         """A plain sum of an extra vector outside the layout."""
         return SectionSpec(name=name, length=length, reduction="sum", denominator=None, value_range=value_range)
-
-    @staticmethod
-    def from_json(value: object) -> "SectionSpec":
-        """The section that these JSON values say. Raises errors.InputError (code ``section_invalid``)."""
-        return from_json(SectionSpec, value, code="section_invalid")

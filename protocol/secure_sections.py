@@ -4,14 +4,13 @@ A task of secure aggregation lists these in order; together they are the vector 
 a device, and how it makes them, says `coterie.privacy.secagg.encoding`.
 """
 
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from coterie.protocol.wire import FiniteNumber, Identifier, NotNegative, Positive, Signed
 
 RingEncoding = Literal["exact", "grid", "fixed", "noised"]
-RING_ENCODINGS: tuple[RingEncoding, ...] = get_args(RingEncoding)
 
 COUNTS = "counts"
 """The name of the first section, which is no section of the plan."""

@@ -20,7 +20,7 @@ from coterie.protocol.canonical import canonical_json, parse_json
 from coterie.protocol.codecs import NO_STATE, Codec, CodecState, Keys, parse
 from coterie.protocol.codecs.feedback import faded
 from coterie.protocol.codecs.table import EXTRA_ONLY, MANDATORY
-from coterie.protocol.conversion import to_json
+from coterie.protocol.conversion import from_json, to_json
 from coterie.protocol.files import write_durably
 from coterie.protocol.header import FORMAT, PayloadKind, SectionEntry, UpdateHeader
 from coterie.protocol.layout import Slice
@@ -336,7 +336,7 @@ def _header(file: TensorFile) -> UpdateHeader:
         value = parse_json(text.encode("utf-8", "surrogatepass"))
     except errors.InputError as error:
         raise refused("wrong_format", f"The update's header is unreadable: {error.message.rstrip('.')}") from None
-    return UpdateHeader.from_json(value)
+    return from_json(UpdateHeader, value, refusal=errors.UpdateRefused, code="wrong_format")
 
 
 def _check_names(specs: Mapping[str, SectionSpec], header: UpdateHeader, file: TensorFile) -> None:

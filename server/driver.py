@@ -209,7 +209,7 @@ class Driver:
                 await self.context.storage.blobs.parts.drop(task)
         for attempt in sums:
             opening.forget(self.context.storage.blobs, attempt)
-        await self.context.storage.blobs.delete_updates(sorted(digests))
+        await self.context.storage.blobs.delete("updates", sorted(digests))
         async with self.context.storage.database.write("cleanup") as session:
             await experiments.lock(session, experiment)
             ended = await experiments.unfinished_round(session, experiment, number)

@@ -83,8 +83,8 @@ COMMIT_POINTS: Final[Mapping[str, str]] = {
         for name, what in BLOB_WRITES.items()
         for side in ("before", "after")
     },
-    "updates.before_delete": "before the update blobs of an ended round are deleted",
-    "updates.after_delete": "after the update blobs of an ended round are deleted",
+    "blobs.before_delete": "before blobs that nothing needs any more are deleted",
+    "blobs.after_delete": "after blobs that nothing needs any more are deleted",
 }
 
 

@@ -4,13 +4,14 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import cast, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.aggregation.eligibility import ClientHistory, Holdings, candidate, has_the_data, rested
+from coterie.aggregation.eligibility import ClientHistory, Holdings, candidate, eligible
 from coterie.aggregation.selection import Candidate
 from coterie.client_sdk.device.holdout import split
 from coterie.client_sdk.rows.loading import DataSource, check_source, load_data
@@ -188,7 +189,7 @@ class Population:
         before = self.participation.get(number)
         self.participation[number] = ParticipationRecord(loss, round, 1 + (before.times if before else 0))
 
-    def candidates(self, policy: RoundPolicy, round: int, privacy: Privacy | None = None) -> list[Candidate]:
+    def candidates(self, policy: RoundPolicy, round: int, privacy: Privacy | None) -> list[Candidate]:
         """The clients that a round may choose from, by the rules of eligibility.
 
         privacy: what is accounted for.
@@ -196,17 +197,17 @@ class Population:
         What a policy asks of the rows is looked up in them, once for each client; a policy that asks nothing loads
         nobody's rows.
         """
-        looks = policy.min_examples is not None or policy.labels or policy.selection not in ("uniform", "cyclic")
+        weighs = policy.selection not in ("uniform", "cyclic")
         found: list[Candidate] = []
         for number in range(len(self)):
-            past = self._contribution(number)
-            if not rested(policy, past, round=round, privacy=privacy):
-                continue
-            facts = self.facts(number) if looks else None
-            holdings = None if facts is None else Holdings(facts.examples, facts.labels)
-            if has_the_data(policy, holdings):
-                found.append(candidate(policy, name_of(number), holdings, past))
+            past, ask = self._contribution(number), partial(self._holdings, number)
+            if eligible(policy, ask, past, round=round, privacy=privacy):
+                found.append(candidate(policy, name_of(number), ask() if weighs else None, past))
         return found
+
+    def _holdings(self, number: int) -> Holdings:
+        facts = self.facts(number)
+        return Holdings(facts.examples, facts.labels)
 
     def _contribution(self, number: int) -> ClientHistory | None:
         record = self.participation.get(number)

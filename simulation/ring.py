@@ -11,7 +11,6 @@ from coterie.aggregation.fold.ring import Summed
 from coterie.aggregation.plan.manifest import Manifest
 from coterie.aggregation.secure import secure_evaluation
 from coterie.privacy.secagg.encoding import vector_spec
-from coterie.privacy.secagg.parameters import FEWEST_CLIENTS
 from coterie.privacy.secagg.ring import RingVector, reduced
 from coterie.protocol.metrics import MetricSums
 from coterie.protocol.secagg import SecureTerms
@@ -59,7 +58,7 @@ class RingSurvey:
     def result(self) -> MetricSums:
         """What the clients measured together. Raises errors.UpdateRefused, also for too few clients."""
         summed = self.running.summed()
-        fewest = max(self.running.terms.min_clients, FEWEST_CLIENTS)
+        fewest = self.running.terms.min_clients
         if summed.survivors < fewest:
             raise errors.UpdateRefused(
                 f"{summed.survivors} clients have evaluated; a sum is opened only over {fewest} or more.",

@@ -167,8 +167,8 @@ class SimulationState:
         """Do the first of what is due, and say what happened. Deadlines pass at once, since everybody has answered."""
         self._take_back(round)
         match next(entry for entry in engine.due(round) if not isinstance(entry, engine.Close)):
-            case engine.Do(engine.Work.AGGREGATE | engine.Work.SUM):
-                self._train_landed(round)
+            case engine.Do(engine.Work.AGGREGATE | engine.Work.SUM, noised=noised):
+                self._train_landed(round, noised=noised)
                 return [self._aggregate()]
             case engine.Do(engine.Work.EVALUATE, str(version)):
                 return [self._evaluate(version, action)]
@@ -181,8 +181,8 @@ class SimulationState:
                 return [engine.Cleaned()]
             case engine.Ask(kind="train", slots=slots) if round.config.buffered:
                 return self._run_buffered(round, slots)
-            case engine.Ask(kind="train"):
-                return self._train(round, self._assignment_of(round, action))
+            case engine.Ask(kind="train", noised=noised):
+                return self._train(round, self._assignment_of(round, action), noised=noised)
             case engine.Ask(kind="evaluate"):
                 return self._survey(round, self._assignment_of(round, action))
             case _:
@@ -205,13 +205,12 @@ class SimulationState:
             promised=self.experiment.privacy is not None,
         )
 
-    def _train(self, round: engine.Round, assignment: Assignment) -> list[engine.RoundEvent]:
+    def _train(self, round: engine.Round, assignment: Assignment, *, noised: bool) -> list[engine.RoundEvent]:
         chosen = self._choose(round.config.cohort, round.number)
         clients = [self.population.client(number) for number in chosen]
         manifest, state = self.plan.manifest, self.server_state
         assignment = with_terms(self.experiment, manifest, assignment, "train", state)
         order = self._random_order(f"groups/{assignment.round}", chosen)
-        noised = round.config.noised
         self._collector = collector(self.experiment, manifest, assignment, order, state, self.shares, noised=noised)
         self.watch(round.number, "train", 0, len(clients))
         weights = self.versions.read(assignment.base)
@@ -250,14 +249,14 @@ class SimulationState:
         self._landed.append(flight)
         return [*events, engine.UpdateAccepted(flight.place)]
 
-    def _train_landed(self, round: engine.Round) -> None:
+    def _train_landed(self, round: engine.Round, *, noised: bool) -> None:
         """Let the clients of a full buffer work, those on one version together: only the order of their return had to
         be known before.
         """
         if not round.config.buffered:
             return
         opened = self._assignment(round.number, round.base, self.experiment.rounds.hyper(round.number))
-        manifest, noised = self.plan.manifest, round.config.noised
+        manifest = self.plan.manifest
         into = collector(self.experiment, manifest, opened, (), self.server_state, self.shares, noised=noised)
         done = 0
         self.watch(round.number, "train", 0, len(self._landed))
@@ -368,7 +367,7 @@ class SimulationState:
         policy = self.experiment.rounds
         asked = range(len(self.population))
         if not measures(policy, "evaluate"):
-            asked = [int(one.id) for one in self.population.candidates(policy, round)]
+            asked = [int(one.id) for one in self.population.candidates(policy, round, self.experiment.privacy)]
         order = self._random_order(f"evaluate/{round}", asked)
         return sorted(islice((number for number in order if self.population.facts(number).can_evaluate), count))
 

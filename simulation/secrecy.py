@@ -13,7 +13,6 @@ from coterie.aggregation.private.central import CentralNoise
 from coterie.aggregation.reducers import reducer
 from coterie.aggregation.secure import clip_in, secure_terms
 from coterie.aggregation.server_optimizers import OptimizerState
-from coterie.privacy.secagg.parameters import FEWEST_CLIENTS
 from coterie.protocol import ids
 from coterie.protocol.canonical import sha256_hex
 from coterie.protocol.privacy import UserLevel
@@ -64,7 +63,7 @@ def collector(
     in secret sums, for which the clients go into the groups in turn.
 
     state: the server's.
-    noised: as in the round's configuration.
+    noised: as the engine says with what is due.
     """
     policy, secure = experiment.rounds, experiment.secure
     noise = _central_noise(experiment, assignment) if noised else None
@@ -77,7 +76,7 @@ def collector(
             expected=policy.cohort,
             rule=experiment.reducer,
             central=noise,
-            fewest=max(asked.min_clients, FEWEST_CLIENTS),
+            fewest=asked.min_clients,
         )
         groups = {number: place % fold_terms.groups for place, number in enumerate(order)}
         return Collector(manifest, assignment.base, ring_fold(manifest, fold_terms), in_secret(groups), shares)

@@ -10,6 +10,7 @@ from typing import Any
 from coterie import errors
 from coterie.aggregation.compiling import researcher
 from coterie.aggregation.experiment import PerExample
+from coterie.aggregation.horizontal.algorithm import Arrays
 from coterie.aggregation.plan.manifest import SAMPLE_WEIGHT
 from coterie.compute import numpy as xp
 from coterie.compute.array import Array
@@ -21,7 +22,6 @@ from coterie.compute.nn.sequential import Sequential
 from coterie.compute.trace import GraphInputs, TensorSpec
 from coterie.protocol.schema import DataSchema, Label
 
-Arrays = Mapping[str, Array]
 Outputs = dict[str, Array]
 
 

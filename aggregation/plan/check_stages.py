@@ -22,8 +22,7 @@ from coterie.aggregation.plan.stage import (
 from coterie.errors import PlanRefused
 from coterie.protocol.layout import Layout, Tensor
 
-Shape = tuple[int, ...]
-Type = tuple[str, Shape]
+TensorType = tuple[str, tuple[int, ...]]
 """dtype and shape."""
 
 # The roles that the inputs from each source may have.
@@ -143,8 +142,8 @@ def _check_partner(where: str, partner: str | None, *, is_message: bool) -> None
 
 def _check_flow(scope: StageScope, task: TaskName) -> None:
     """What a stage takes from earlier stages is there and fits, and what it leaves for later ones is taken."""
-    state: dict[str, Type] = {}
-    probed: dict[str, Type] = {}
+    state: dict[str, TensorType] = {}
+    probed: dict[str, TensorType] = {}
     roles: dict[str, Role] = {}
     untaken: dict[str, str] = {}
     for stage in (stage for stage in scope.stages if task in stage.tasks):
@@ -197,15 +196,15 @@ def _check_names(stage: str, names: list[str]) -> None:
 # What an input from each source, or an output to each destination, must be: None where there is nothing of that key.
 
 
-def _in_layout(layout: Layout | None, key: str) -> Type | None:
+def _in_layout(layout: Layout | None, key: str) -> TensorType | None:
     return ("float32", layout.shapes[key]) if layout and key in layout.shapes else None
 
 
-def _type_of_tensor(tensors: Collection[Tensor], key: str) -> Type | None:
+def _type_of_tensor(tensors: Collection[Tensor], key: str) -> TensorType | None:
     return next((("float32", tensor.shape) for tensor in tensors if tensor.name == key), None)
 
 
-def _type_of_column(scope: StageScope, stage: Stage, tensor: StageInput) -> Type | None:
+def _type_of_column(scope: StageScope, stage: Stage, tensor: StageInput) -> TensorType | None:
     if tensor.key == SAMPLE_WEIGHT:
         return "float32", (stage.batch,)
     if tensor.key == scope.schema.label.name:
@@ -214,36 +213,36 @@ def _type_of_column(scope: StageScope, stage: Stage, tensor: StageInput) -> Type
     return None if feature is None else (feature.dtype, (stage.batch, *feature.shape))
 
 
-def _type_of_noise(scope: StageScope, stage: Stage, tensor: StageInput) -> Type | None:
+def _type_of_noise(scope: StageScope, stage: Stage, tensor: StageInput) -> TensorType | None:
     """Whole numbers, one for each of a weight that the step moves."""
     moved = (t for t in stage.inputs if t.role == "shared" and t.key == tensor.key)
     return next((("int32", t.shape) for t in moved), None)
 
 
-def _type_of_message(scope: StageScope, stage: Stage, tensor: StageInput | StageOutput) -> Type | None:
+def _type_of_message(scope: StageScope, stage: Stage, tensor: StageInput | StageOutput) -> TensorType | None:
     """A row of numbers for each row of the batch; whether both roles say the same is checked between the parts."""
     fits = tensor.partner in scope.partners and tensor.dtype == "float32" and tensor.shape[:1] == (stage.batch,)
     return (tensor.dtype, tensor.shape) if fits else None
 
 
-def _as_stated(scope: StageScope, stage: Stage, tensor: StageInput | StageOutput) -> Type | None:
+def _as_stated(scope: StageScope, stage: Stage, tensor: StageInput | StageOutput) -> TensorType | None:
     return tensor.dtype, tensor.shape
 
 
-def _type_of_scalar(known: Collection[str], key: str) -> Type | None:
+def _type_of_scalar(known: Collection[str], key: str) -> TensorType | None:
     return ("float32", (1,)) if key in known else None
 
 
-def _type_of_carry(scope: StageScope, stage: Stage, tensor: StageOutput) -> Type | None:
+def _type_of_carry(scope: StageScope, stage: Stage, tensor: StageOutput) -> TensorType | None:
     into = (t for t in stage.inputs if t.name == tensor.key and t.source in ("state", "zeros"))
     return next(((t.dtype, t.shape) for t in into), None)
 
 
-def _section(scope: StageScope, stage: Stage, tensor: StageOutput) -> Type | None:
+def _section(scope: StageScope, stage: Stage, tensor: StageOutput) -> TensorType | None:
     return ("float32", (scope.lengths[tensor.key],)) if tensor.key in scope.lengths else None
 
 
-_SUPPLIED: Mapping[Source, Callable[[StageScope, Stage, StageInput], Type | None]] = {
+_SUPPLIED: Mapping[Source, Callable[[StageScope, Stage, StageInput], TensorType | None]] = {
     "model": lambda scope, stage, tensor: _in_layout(scope.layout, tensor.key),
     "frozen": lambda scope, stage, tensor: _in_layout(scope.frozen, tensor.key),
     "client_state": lambda scope, stage, tensor: _type_of_tensor(scope.client_state, tensor.key),
@@ -258,7 +257,7 @@ _SUPPLIED: Mapping[Source, Callable[[StageScope, Stage, StageInput], Type | None
     "counter": lambda scope, stage, tensor: _type_of_scalar(("steps", "weight"), tensor.key),
     "message": _type_of_message,
 }
-_TAKEN: Mapping[Destination, Callable[[StageScope, Stage, StageOutput], Type | None]] = {
+_TAKEN: Mapping[Destination, Callable[[StageScope, Stage, StageOutput], TensorType | None]] = {
     "carry": _type_of_carry,
     "state": _as_stated,
     "probe": lambda scope, stage, tensor: ("float32", (1,)),
@@ -281,7 +280,7 @@ def _text(tensor: StageInput | StageOutput) -> str:
     return _type((tensor.dtype, tensor.shape))
 
 
-def _type(type: Type) -> str:
+def _type(type: TensorType) -> str:
     return f"{type[0]}{list(type[1])}"
 
 

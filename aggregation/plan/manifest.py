@@ -38,7 +38,7 @@ MOST_HOLDOUT = 0.999
 METRIC_RANGE = (-1e30, 1e30)
 """Bounds of one metric sum, so that no sum over clients can overflow because of one of them."""
 
-Trainer = Literal["plan", "external"]
+TrainerKind = Literal["plan", "external"]
 Broadcast = Literal["float32", "int8"]
 
 
@@ -125,7 +125,7 @@ class Manifest:
         return sha256_hex(self.data)
 
     @property
-    def trainer(self) -> Trainer:
+    def trainer(self) -> TrainerKind:
         """Who trains: the plan's stages, or code of a client's own."""
         return "external" if self.shape == "external" else "plan"
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from coterie.aggregation.plan.manifest import Manifest, Trainer
+from coterie.aggregation.plan.manifest import Manifest, TrainerKind
 from coterie.protocol.features import CLIENT_STATE, EVALUATE, EXAMPLE_LEVEL, FROZEN, PROBE
 
 
@@ -15,7 +15,7 @@ class Needs:
     features: of `coterie.protocol.features`, for every task of the plan.
     """
 
-    trainer: Trainer
+    trainer: TrainerKind
     features: frozenset[str]
 
     @staticmethod

@@ -34,6 +34,7 @@ from coterie.privacy.dp.accounting import Accountant, total_cost
 from coterie.privacy.dp.events import Approximate, Concentrated, Gaussian, PrivacyEvent, event_from_json
 from coterie.protocol.canonical import canonical_json
 from coterie.protocol.claims import PrivacyTerms
+from coterie.protocol.conversion import to_json
 from coterie.protocol.device import Task
 from coterie.protocol.files import storage_error
 from coterie.protocol.private_files import make_private_database
@@ -143,7 +144,7 @@ class PrivacyLedger:
             if sent is not None and sent[0]:
                 raise _sent_before()
             _require_limits(database, release, policy)
-            events = canonical_json([event.to_json() for event in release.events]).decode()
+            events = canonical_json([to_json(event) for event in release.events]).decode()
             database.execute(
                 "INSERT OR IGNORE INTO releases VALUES (?, ?, ?, ?, ?, ?, ?, ?, '', ?, ?, ?)",
                 (

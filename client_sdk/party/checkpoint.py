@@ -3,19 +3,18 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
-import numpy.typing as npt
 from pydantic import Field
 
 from coterie.aggregation.plan.stage import TaskName
 from coterie.errors import ConfigurationError, InputError
+from coterie.protocol.arrays import ArraysByName
 from coterie.protocol.canonical import canonical_json
 from coterie.protocol.conversion import from_text, to_json
 from coterie.protocol.metrics import MetricSums
 from coterie.protocol.tensors import open_tensors, write_file
 
-Arrays = Mapping[str, npt.NDArray[Any]]
 _Count = Annotated[int, Field(ge=0)]
 _KEY: Final = "progress"
 
@@ -54,7 +53,7 @@ class RoleCheckpoint:
     """Progress, and the tensors that go with it: client state in a checkpoint, the prediction in a result."""
 
     progress: RoleProgress
-    tensors: Arrays
+    tensors: ArraysByName
 
     def save(self, path: Path) -> None:
         """Write it durably, for this user alone where the folder is. Raises errors.StorageError."""

@@ -24,6 +24,7 @@ from coterie.client_sdk.rows.loading import DataSource, load_data
 from coterie.compute.data.batches import Batches
 from coterie.compute.runtime.executable import Executable
 from coterie.errors import ConfigurationError, Conflict, InputError
+from coterie.protocol.arrays import ArraysByName
 from coterie.protocol.canonical import canonical_json
 from coterie.protocol.device import DIVERGED
 from coterie.protocol.finite import all_finite
@@ -39,8 +40,6 @@ STAGE: Final = "learning"
 STEPS_PER_CHECKPOINT: Final = 100
 _HEADER_BYTES: Final = 1 << 16
 _KEY: Final = "at"
-
-Arrays = Mapping[str, NDArray[Any]]
 
 
 def _ignore(epoch: int, means: Mapping[str, float]) -> None:
@@ -87,7 +86,7 @@ class Learner:
         self._calls = 0
 
     @property
-    def client_state(self) -> Arrays:
+    def client_state(self) -> ArraysByName:
         """This role's part of the model and of the optimizer's state; empty before the first training."""
         return self._checkpoint.tensors
 
@@ -135,7 +134,7 @@ class Learner:
             )
         return found
 
-    def _keep(self, progress: RoleProgress, tensors: Arrays) -> None:
+    def _keep(self, progress: RoleProgress, tensors: ArraysByName) -> None:
         progress = replace(progress, sent=dict(self._log.sent), received=dict(self._log.received))
         self._checkpoint = RoleCheckpoint(progress=progress, tensors=tensors)
         self._checkpoint.save(self._folder / "checkpoint.safetensors")
@@ -186,7 +185,7 @@ class Learner:
         self._log.faults.reach("begun")
 
     def _work(
-        self, task: TaskName, arrays: Arrays, on_epoch: Callable[[int, Mapping[str, float]], None]
+        self, task: TaskName, arrays: ArraysByName, on_epoch: Callable[[int, Mapping[str, float]], None]
     ) -> RoleCheckpoint:
         """Every batch that is left of a call."""
         progress, tensors = self._checkpoint.progress, self._checkpoint.tensors
@@ -246,7 +245,7 @@ class Learner:
         named = {t.partner for stage in self._part.stages for t in stage.to_destination("message")}
         return sorted(role for role in named if role is not None)
 
-    def _send(self, progress: RoleProgress, stage: Stage, messages: Arrays) -> None:
+    def _send(self, progress: RoleProgress, stage: Stage, messages: ArraysByName) -> None:
         for name, value in messages.items():
             if not all_finite(value.reshape(-1)):
                 raise InputError(

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
-from typing import Any, TypeAlias, cast
+from typing import Any, Literal, TypeAlias, cast
 
 from coterie import errors
 from coterie.protocol.conversion import from_json
@@ -21,28 +21,26 @@ from coterie.protocol.conversion import from_json
 
 @dataclass(frozen=True)
 class _Event:
-    """What all kinds share: positive finite numbers, and JSON."""
+    """What all kinds share: positive finite numbers."""
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if field.name == "count":
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if each.name == "event":
+                fits, wanted = KINDS.get(value) is type(self), "the name of its kind"
+            elif each.name == "count":
                 fits, wanted = type(value) is int and value >= 1, "a whole number of at least 1"
-            elif field.name == "whole_orders":
+            elif each.name == "whole_orders":
                 fits, wanted = type(value) is bool, "true or false"
             else:
-                low, high = _BOUNDS[field.name]
+                low, high = _BOUNDS[each.name]
                 number = isinstance(value, int | float) and not isinstance(value, bool)
                 fits = number and math.isfinite(value) and low <= value <= high
                 wanted = f"in {low:g}..{high:g}"
                 if fits:
-                    object.__setattr__(self, field.name, float(value))
+                    object.__setattr__(self, each.name, float(value))
             if not fits:
-                raise _invalid(f"{type(self).__name__}: {field.name} must be {wanted}, not {str(value)[:64]!r}")
-
-    def to_json(self) -> dict[str, Any]:
-        """As a JSON object; `event_from_json` is the inverse. The kind stands in it, which is no field."""
-        return {"event": _NAMES[type(self)], **asdict(self)}
+                raise _invalid(f"{type(self).__name__}: {each.name} must be {wanted}, not {str(value)[:64]!r}")
 
 
 _BOUNDS: Mapping[str, tuple[float, float]] = MappingProxyType(
@@ -61,6 +59,7 @@ _BOUNDS: Mapping[str, tuple[float, float]] = MappingProxyType(
 class Gaussian(_Event):
     """A sum with Gaussian noise of `multiplier` times its sensitivity. No sampling is assumed."""
 
+    event: Literal["gaussian"] = field(default="gaussian", repr=False, kw_only=True)
     multiplier: float
     count: int = 1
 
@@ -72,6 +71,7 @@ class SampledGaussian(_Event):
     they like are not sampled.
     """
 
+    event: Literal["sampled_gaussian"] = field(default="sampled_gaussian", repr=False, kw_only=True)
     multiplier: float
     rate: float
     count: int = 1
@@ -81,6 +81,7 @@ class SampledGaussian(_Event):
 class Pure(_Event):
     """A release of pure epsilon between ANY two inputs of the unit, such as randomised response on a device."""
 
+    event: Literal["pure"] = field(default="pure", repr=False, kw_only=True)
     epsilon: float
     count: int = 1
 
@@ -89,6 +90,7 @@ class Pure(_Event):
 class Approximate(_Event):
     """A release of (epsilon, delta) between any two inputs. With epsilon 0: a failure of probability delta."""
 
+    event: Literal["approximate"] = field(default="approximate", repr=False, kw_only=True)
     epsilon: float
     delta: float
     count: int = 1
@@ -102,6 +104,7 @@ class Concentrated(_Event):
     whole_orders: the bound is proven only for α = 2, 3, ….
     """
 
+    event: Literal["concentrated"] = field(default="concentrated", repr=False, kw_only=True)
     rho: float
     xi: float = 0.0
     delta: float = 0.0
@@ -120,17 +123,18 @@ KINDS: Mapping[str, type[PrivacyEvent]] = MappingProxyType(
         "concentrated": Concentrated,
     }
 )
-_NAMES: Mapping[type[Any], str] = {kind: name for name, kind in KINDS.items()}
 
 
 def event_from_json(value: object) -> PrivacyEvent:
-    """The inverse of ``to_json``. Raises errors.InputError (``privacy_event_invalid``) for an unknown kind or field, or
-    a number out of range: a ledger's text never chooses what is run.
+    """The event that `coterie.protocol.conversion.to_json` wrote.
+
+    Raises errors.InputError (``privacy_event_invalid``) for an unknown kind or field, or a number out of range: a
+    ledger's text never chooses what is run.
     """
     if not isinstance(value, Mapping):
         raise _invalid("A privacy event must be a JSON object")
-    given = {str(key): item for key, item in cast(Mapping[object, Any], value).items()}
-    name = given.pop("event", None)
+    given = cast(Mapping[object, Any], value)
+    name = given.get("event")
     kind = KINDS.get(name) if isinstance(name, str) else None
     if kind is None:
         raise _invalid(f"There is no privacy event {str(name)[:64]!r}; there are {', '.join(KINDS)}")

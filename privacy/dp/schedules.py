@@ -7,8 +7,7 @@ all factors is summed exactly (`rounds.whole_cost`), and with ``epsilon`` the fi
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
-from types import MappingProxyType
+from collections.abc import Iterable
 
 from coterie import errors
 
@@ -36,12 +35,6 @@ def step_decay(rounds: int, rate: float, every: int = 1) -> tuple[float, ...]:
             f"step_decay needs a rate below 1 and every >= 1, not {rate} and {every}.", code="privacy_invalid"
         )
     return _noisy((1 - rate) ** (t // every) for t in range(rounds))
-
-
-SCHEDULES: Mapping[str, Callable[..., tuple[float, ...]]] = MappingProxyType(
-    {"time": time_decay, "exp": exponential_decay, "step": step_decay}
-)
-"""By the name that MindArmour gives them."""
 
 
 def _check(rounds: int, rate: float) -> None:

@@ -1,7 +1,6 @@
 """What can happen to a privacy budget. Names and fields never change their meaning: a chain outlives the code."""
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Any, Literal, TypeAlias
@@ -10,7 +9,6 @@ from pydantic import BeforeValidator, PlainSerializer
 
 from coterie import errors
 from coterie.protocol.canonical import canonical_json, parse_json
-from coterie.protocol.conversion import from_json
 
 EACH = "each experiment"
 YEAR = "365 days"
@@ -110,16 +108,3 @@ class Refund:
 
 
 LedgerEvent = Limit | Reserve | Spend | Refund
-
-
-_KINDS: Mapping[str, type[LedgerEvent]] = {"limit": Limit, "reserve": Reserve, "spend": Spend, "refund": Refund}
-
-
-def event_from_json(value: Mapping[str, Any]) -> LedgerEvent:
-    """The event that `coterie.protocol.conversion.to_json` wrote. Raises errors.InputError (``ledger_entry``) for
-    anything else.
-    """
-    kind = _KINDS.get(str(value.get("kind")))
-    if kind is None:
-        raise errors.InputError(f"An event of a ledger is one of {', '.join(_KINDS)}.", code="ledger_entry")
-    return from_json(kind, value, code="ledger_entry")

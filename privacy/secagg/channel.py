@@ -14,7 +14,6 @@ from coterie.privacy.entropy import Entropy, draw
 from coterie.privacy.secagg.context import AttemptContext
 
 NONCE_BYTES = 12
-OVERHEAD = NONCE_BYTES + 16
 """How many bytes a box is longer than what it holds."""
 
 

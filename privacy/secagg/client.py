@@ -11,7 +11,7 @@ The host keeps the new state durably **before** it sends an answer. Then the cli
   (``secagg_phase``);
 * a state that is lost cannot be made again: the client is out of this attempt, which goes on without it.
 
-Every refusal raises and says nothing to the coordinator; the host then keeps `aborted(state)` and sends no more. Even a
+Every refusal raises and says nothing to the coordinator; the host then forgets the state and sends no more. Even a
 host that did not would answer each phase at most once. The protocol, and where each of its checks is, are in
 docs/security.md; the rules are in `coterie.privacy.secagg.client_rules`.
 """
@@ -51,7 +51,7 @@ from coterie.protocol.secagg import (
 )
 from coterie.protocol.signing import Domain, SigningKey
 
-__all__ = ["LEAST_CLIENTS", "TABLE", "ClientState", "SecAggClientPhase", "aborted", "begin", "diagram", "mask", "step"]
+__all__ = ["LEAST_CLIENTS", "TABLE", "ClientState", "SecAggClientPhase", "begin", "diagram", "mask", "step"]
 
 Answer: TypeAlias = Shares | Agreement | Reveal
 
@@ -191,11 +191,6 @@ def mask(state: ClientState, vector: RingVector) -> tuple[ClientState, bytes]:
     if rule is None:
         raise _out_of_turn(state, "a vector")
     return rule.apply(state, InputVector(vector))
-
-
-def aborted(state: ClientState) -> ClientState:
-    """The state after a refusal, or when the device gives the attempt up: it knows no secret and answers nothing."""
-    return state.without_secrets()
 
 
 def diagram() -> str:

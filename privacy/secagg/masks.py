@@ -62,13 +62,6 @@ class Adder:
             add(tile, words, out=tile)
 
 
-def mask_words(seed: bytes, start: int, stop: int) -> RingVector:
-    """The words [start, stop) of one mask."""
-    words = np.zeros(stop - start, np.uint32)
-    add_masks(words, [MaskSeed(seed, 1)], start)
-    return words
-
-
 def _stream(seed: bytes, start: int) -> CipherContext:
     """The key stream of a seed from word `start` on, as a cipher that encrypts zeros."""
     key = expand(seed, STREAM_INFO, 44)

@@ -67,7 +67,6 @@ __all__ = [
     "open_attempt",
     "outcome_for",
     "plan_masks",
-    "position_of",
     "roster_for",
     "shares_for",
     "step",
@@ -153,18 +152,6 @@ def awaited(state: ServerState) -> tuple[int, ...]:
         SecAggPhase.REVEAL: lambda: rules.asked_to_reveal(state) - state.revealed.keys(),
     }
     return tuple(sorted(out[state.phase]())) if state.phase in out else ()
-
-
-def position_of(state: ServerState, device: str) -> int:
-    """The place of a device. Raises errors.SecureAggregationRefused (``secagg_roster``) where it has none."""
-    for entry in state.entries:
-        if entry.device == device:
-            return entry.position
-    raise errors.SecureAggregationRefused(
-        f"Device {device} has no place in this attempt.",
-        hint="It did not send its keys in time; it may join the next round.",
-        code="secagg_roster",
-    )
 
 
 def roster_for(state: ServerState, position: int) -> Roster:

@@ -184,7 +184,7 @@ async def _drop_unmentioned(here: Coordinator, device: SignedDevice, row: TaskRo
     async with here.storage.database.read() as session:
         mentioned = (await own(session, row.id, device.id)).upload == sha256
     if row.kind == "train" and not mentioned:
-        await here.storage.blobs.remove("updates", sha256)
+        await here.storage.blobs.delete("updates", [sha256])
 
 
 def _twice(row: TaskRow, sha256: str) -> Literal["already"]:

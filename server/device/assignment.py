@@ -1,5 +1,6 @@
 """Which task a device gets: the one it holds, or a new one of a round with a free slot, or none."""
 
+from functools import partial
 from typing import Literal
 
 from sqlalchemy.exc import IntegrityError
@@ -76,7 +77,7 @@ async def _chosen(
         return True
     now, number = now_ms(), opened.value.number
     past = contribution(await participations.find(session, opened.row.experiment, asker.id), now)
-    if not eligible(policy, holdings(asker.data), past, round=number, privacy=privacy_of(request)):
+    if not eligible(policy, partial(holdings, asker.data), past, round=number, privacy=privacy_of(request)):
         return False
     if policy.trusted is not None:
         if asker.id == policy.trusted:

@@ -199,7 +199,7 @@ class Edge:
             async with self.storage.database.write("answered") as session:
                 await upstream.move(session, task.id, upstream.PENDING if task.upload else upstream.COUNTED)
         if task.upload is not None:
-            await self.storage.blobs.delete_updates([task.upload])
+            await self.storage.blobs.delete("updates", [task.upload])
         self._check_in_at = time.monotonic() + after_answer(self._window, self.rng)
 
     async def _answer(self, task: UpstreamTaskRow) -> bytes:
@@ -218,7 +218,7 @@ class Edge:
         async with self.storage.database.write("told") as session:
             await upstream.move(session, task.id, upstream.TOLD)
         if task.upload is not None:
-            await self.storage.blobs.delete_updates([task.upload])
+            await self.storage.blobs.delete("updates", [task.upload])
 
     async def _abort(self, member: EdgeMembership, task: str, phase: str, code: str, detail: str) -> None:
         message = Abort.model_validate({"phase": phase, "code": code, "detail": detail[:2000]})

@@ -86,7 +86,7 @@ class Mirror:
             )
             dropped = await _drop_base(session, experiment.id, number)
         if dropped is not None:
-            await self.storage.blobs.remove("blobs", dropped)
+            await self.storage.blobs.delete("blobs", [dropped])
         return True
 
     def _accepted(self, membership: EdgeMembership, task: Task, known: ExperimentRow | None) -> EdgeTerms:

@@ -1,6 +1,7 @@
 """Who asks for a task, and which tasks are out of its reach whatever the rows say. Pure."""
 
 from dataclasses import dataclass
+from functools import partial
 
 from coterie.aggregation.eligibility import has_the_data, measures
 from coterie.aggregation.plan.needs import Needs
@@ -46,7 +47,7 @@ def within_reach(request: ExperimentCreate, needs: Needs, kind: TaskKind, asker:
         # moves a sum that is shortened as a whole by up to twice the norm that noise is made for.
         private = request.secure is not None or request.privacy is not None
         return not private and reducer(request.reducer).needs == "sums"
-    return measures(request.rounds, kind) or has_the_data(request.rounds, holdings(asker.data))
+    return measures(request.rounds, kind) or has_the_data(request.rounds, partial(holdings, asker.data))
 
 
 def lacks(request: ExperimentCreate, needs: Needs, asker: Asker) -> Idle | None:

@@ -8,7 +8,7 @@ restart, which forgets who was seen, nothing is reserved.
 
 import json
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -61,7 +61,7 @@ async def reserve(
     candidates = [
         candidate(policy, device, *about)
         for device, about in told.items()
-        if eligible(policy, *about, round=value.number, privacy=privacy)
+        if eligible(policy, partial(holdings, fleet.report(device)), about[1], round=value.number, privacy=privacy)
     ]
     if len(candidates) <= slots:
         return None

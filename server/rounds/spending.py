@@ -28,6 +28,7 @@ from coterie.privacy.ledger.state import CostState, State
 from coterie.protocol.canonical import canonical_json
 from coterie.protocol.claims import PrivacyTerms
 from coterie.protocol.control import ExperimentCreate
+from coterie.protocol.conversion import to_json
 from coterie.protocol.privacy import ExampleLevel, Privacy, UserLevel
 from coterie.server.clock import now_ms
 from coterie.server.plans import Plans
@@ -236,4 +237,4 @@ def cost_of(
 
 
 def _written(events: Iterable[PrivacyEvent]) -> tuple[str, ...]:
-    return tuple(canonical_json(event.to_json()).decode() for event in events)
+    return tuple(canonical_json(to_json(event)).decode() for event in events)

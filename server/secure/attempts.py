@@ -16,6 +16,7 @@ import structlog
 
 from coterie.errors import CoterieError, InternalError
 from coterie.privacy.secagg.server import Advertised
+from coterie.protocol.conversion import to_text
 from coterie.protocol.device import Task
 from coterie.protocol.secagg import AdvertiseKeys
 from coterie.server.clock import now_ms
@@ -87,7 +88,7 @@ class Attempts:
             if kept is None:
                 continue
             try:
-                machine = await asyncio.to_thread(Machine.from_json, kept[1])
+                machine = await asyncio.to_thread(Machine.from_text, kept[1])
             except (ValueError, KeyError, TypeError, CoterieError) as error:
                 # Its round waits for an operator; no other does.
                 log.error("attempt cannot be read", attempt=status.id, experiment=status.experiment, exc_info=error)
@@ -187,7 +188,7 @@ class Attempts:
         """
         changes = {
             "phase": machine.phase,
-            "state": machine.to_json(),
+            "state": to_text(machine.state),
             "awaited": len(machine.awaited),
             "clients": machine.state.clients,
             "survivors": len(machine.state.arrived),

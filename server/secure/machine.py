@@ -23,7 +23,6 @@ from coterie.privacy.secagg.server import (
     SecAggPhase,
     Shared,
 )
-from coterie.protocol.conversion import to_text
 from coterie.protocol.device import Task
 from coterie.protocol.secagg import Agreement, Reveal, SecureTerms, Shares
 
@@ -74,13 +73,9 @@ class Machine:
         after = fold(self.state, ((place, read(self.phase, text)) for place, text in sorted(bundles.items())))
         return settled(after)
 
-    def to_json(self) -> str:
-        """As text; `from_json` gives an equal machine back."""
-        return to_text(self.state)
-
     @staticmethod
-    def from_json(text: str) -> "Machine":
-        """Read what `to_json` wrote."""
+    def from_text(text: str) -> "Machine":
+        """The machine whose state `coterie.protocol.conversion.to_text` wrote."""
         return Machine(server.ServerState.from_json(json.loads(text)))
 
 

@@ -42,7 +42,7 @@ class Machines:
             if kept is None:
                 return None
             version, text = kept
-            machine = await asyncio.to_thread(Machine.from_json, text)
+            machine = await asyncio.to_thread(Machine.from_text, text)
             self.keep(row.id, version, machine)
             return machine
 

@@ -11,6 +11,7 @@ from typing import Any
 from coterie.errors import InternalError
 from coterie.privacy.secagg.encoding import vector_spec
 from coterie.privacy.secagg.masked_file import MaskedHeader
+from coterie.protocol.conversion import to_text
 from coterie.protocol.device import Task
 from coterie.server.secure.machine import Machine
 from coterie.server.store.blobs import BlobStore
@@ -27,7 +28,7 @@ async def unmasking(
     folder: for what opens the sum; whoever asked deletes it.
     """
     state, answers = folder / "state", folder / "revealed"
-    await asyncio.to_thread(state.write_text, machine.to_json())
+    await asyncio.to_thread(state.write_text, to_text(machine.state))
     await asyncio.to_thread(answers.write_text, json.dumps({str(place): text for place, text in revealed.items()}))
     out = total_of(blobs, machine.state.terms.attempt).parent
     return {**summands(blobs, members), "state": str(state), "revealed": str(answers), "out": str(out)}

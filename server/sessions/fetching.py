@@ -14,12 +14,12 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from coterie.errors import Conflict, Gone, NotFound
 from coterie.protocol.session import SEQUENCE_HEADER, Acknowledged
-from coterie.server.auth.gate import Here, Party, gated_router
+from coterie.server.auth.gate import Here, PartySender, gated_router
 from coterie.server.bell import wait
 from coterie.server.clock import now_ms
 from coterie.server.coordinator import Coordinator
 from coterie.server.downloads.ranges import ByteRange, Unsatisfiable, parse_range
-from coterie.server.sessions.sending import BINARY, Name, Number
+from coterie.server.sessions.sending import BINARY, Name, SequencePath
 from coterie.server.sessions.standing import box, open_session
 from coterie.server.store import mailbox, nonces
 from coterie.server.store.mailbox import Box
@@ -44,7 +44,9 @@ Wait = Annotated[int, Query(ge=0, le=LONGEST_WAIT_MS, description="How long to w
         416: {"description": "The range lies outside of the message."},
     },
 )
-async def fetch(request: Request, stage: Name, role: Name, here: Here, party: Party, wait_ms: Wait = 0) -> Response:
+async def fetch(
+    request: Request, stage: Name, role: Name, here: Here, party: PartySender, wait_ms: Wait = 0
+) -> Response:
     """The first that is not acknowledged, answered as soon as it is there, and with 204 when there is none by then.
     ``Coterie-Sequence`` is its number; ``ETag`` the digest of its sealed bytes, also of a range.
     """
@@ -100,7 +102,7 @@ async def _pieces(here: Coordinator, row: MailboxRow, part: ByteRange) -> AsyncI
     operation_id="acknowledgeMessage",
     summary="Say that a message has been worked in",
 )
-async def acknowledge(stage: Name, role: Name, sequence: Number, here: Here, party: Party) -> Acknowledged:
+async def acknowledge(stage: Name, role: Name, sequence: SequencePath, here: Here, party: PartySender) -> Acknowledged:
     """Its bytes are deleted, and it is never delivered again. Only the message that `fetchMessage` gives may be
     acknowledged; one that was acknowledged before is answered with ``already``.
     """

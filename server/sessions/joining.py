@@ -6,7 +6,7 @@ from coterie.errors import Conflict
 from coterie.protocol import ids
 from coterie.protocol.device import NONCE_HEADER
 from coterie.protocol.session import PartyJoin, PartyJoined, SessionEnd, SessionView
-from coterie.server.auth.gate import Here, Joining, Party, gated_router
+from coterie.server.auth.gate import Here, Joining, PartySender, gated_router
 from coterie.server.clock import now_ms
 from coterie.server.sessions.standing import open_session
 from coterie.server.sessions.view import session_view
@@ -47,14 +47,14 @@ async def join(body: PartyJoin, response: Response, here: Here, joining: Joining
 
 
 @router.get("/v1/party/session", operation_id="getOwnSession", summary="The party's session as it stands")
-async def own(here: Here, party: Party) -> SessionView:
+async def own(here: Here, party: PartySender) -> SessionView:
     """Also of a session that has ended. What it says of partners' keys is the coordinator's word only."""
     async with here.storage.database.read() as session:
         return await session_view(here, session, party.session)
 
 
 @router.post("/v1/party/end", operation_id="endOwnSession", summary="End the session for all its parties")
-async def end(body: SessionEnd, here: Here, party: Party) -> SessionView:
+async def end(body: SessionEnd, here: Here, party: PartySender) -> SessionView:
     """Idempotent. Messages that were not acknowledged are deleted."""
     async with here.storage.database.write("session") as session:
         await nonces.spend(session, party.nonce, party.nonce_expires)

@@ -15,7 +15,7 @@ from coterie.errors import Conflict, InputError, TooLarge, UpdateRefused
 from coterie.protocol.canonical import sha256_hex
 from coterie.protocol.device import DIGEST_HEADER, UPLOAD_LENGTH_HEADER, UPLOAD_OFFSET_HEADER
 from coterie.protocol.session import KEYS_STAGE, SendReceipt
-from coterie.server.auth.gate import Here, Party, SignedParty, gated_router
+from coterie.server.auth.gate import Here, PartySender, SignedParty, gated_router
 from coterie.server.clock import now_ms
 from coterie.server.coordinator import Coordinator
 from coterie.server.incoming import UploadPart, kept, part_of, streamed_body
@@ -33,7 +33,7 @@ MOST_WAITING: Final = 4096
 router = gated_router("party")
 Name = Annotated[str, Path(max_length=32, pattern=r"^[a-z0-9][a-z0-9_-]{0,31}$")]
 """A stage or a role."""
-Number = Annotated[int, Path(ge=0, le=1 << 53)]
+SequencePath = Annotated[int, Path(ge=0, le=1 << 53)]
 BINARY: Final = {"content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}}
 
 
@@ -42,7 +42,7 @@ BINARY: Final = {"content": {"application/octet-stream": {"schema": {"type": "st
     operation_id="getMessageOffset",
     summary="How much of a message to a role is here",
 )
-async def offset(stage: Name, role: Name, sequence: Number, here: Here, party: Party) -> Response:
+async def offset(stage: Name, role: Name, sequence: SequencePath, here: Here, party: PartySender) -> Response:
     """``Upload-Offset`` tells where to continue; ``Upload-Length`` is there when the message was accepted."""
     async with here.storage.database.read() as session:
         await open_session(session, party.session)
@@ -65,9 +65,9 @@ async def send(
     request: Request,
     stage: Name,
     role: Name,
-    sequence: Number,
+    sequence: SequencePath,
     here: Here,
-    party: Party,
+    party: PartySender,
     upload_offset: Annotated[int, Header(ge=0)],
     upload_length: Annotated[int, Header(ge=1)],
     repr_digest: Annotated[str, Header(max_length=200)],

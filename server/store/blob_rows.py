@@ -9,7 +9,6 @@ from coterie.server.clock import now_ms
 from coterie.server.store.tables import BlobPopulationRow, BlobRow, ExperimentRow, ModelRow
 
 PUBLIC_KINDS: Final = frozenset({"plan", "graph", "model", "frozen"})
-PRIVATE_KINDS: Final = frozenset({"evaluation", "state"})
 
 
 async def find(session: AsyncSession, sha256: str) -> BlobRow | None:

@@ -14,7 +14,8 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -187,15 +188,13 @@ class BlobStore:
             return False
         return True
 
-    async def delete_updates(self, digests: list[str]) -> None:
-        """Delete update files; those already gone do not matter."""
-        self._faults.reach("updates.before_delete")
+    async def delete(self, shelf: Shelf, digests: Sequence[str]) -> None:
+        """Delete blobs that no row mentions, or will need again; those already gone do not matter."""
+        self._faults.reach("blobs.before_delete")
         for digest in digests:
-            try:
-                await obstore.delete_async(self._objects.store, key_of("updates", digest))
-            except FileNotFoundError:
-                continue
-        self._faults.reach("updates.after_delete")
+            with suppress(FileNotFoundError):
+                await obstore.delete_async(self._objects.store, key_of(shelf, digest))
+        self._faults.reach("blobs.after_delete")
 
     async def stored(self, shelf: Shelf) -> list[Stored]:
         """Every blob on a shelf."""
@@ -207,11 +206,7 @@ class BlobStore:
             for entry in batch
         ]
 
-    async def remove(self, shelf: Shelf, digest: str) -> None:
-        """Delete a blob that no row mentions."""
-        await obstore.delete_async(self._objects.store, key_of(shelf, digest))
-
-    async def remove_older(self, shelf: Shelf, digest: str, age_s: float) -> bool:
+    async def delete_older(self, shelf: Shelf, digest: str, age_s: float) -> bool:
         """Delete a blob that no row mentions, unless it was written again lately. Whether it was deleted."""
         # Whoever writes it again waits for this, or is seen here.
         async with self._removing:
@@ -222,7 +217,7 @@ class BlobStore:
             again = time.monotonic() - self._written.get(digest, -math.inf) < age_s
             if again or (datetime.now(UTC) - found["last_modified"]).total_seconds() < age_s:
                 return False
-            await self.remove(shelf, digest)
+            await self.delete(shelf, [digest])
             return True
 
     async def drop_unfinished(self, age_s: float) -> None:

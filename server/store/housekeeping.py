@@ -121,7 +121,7 @@ async def sweep_orphans(database: Database, blobs: BlobStore, age_s: float = ORP
     for shelf, digests in old.items():
         for digest in digests:
             if digest not in mentioned[shelf]:
-                removed += await blobs.remove_older(shelf, digest, age_s)
+                removed += await blobs.delete_older(shelf, digest, age_s)
     for task in begun - out:
         await blobs.parts.drop(task)
     await blobs.drop_unfinished(age_s)

@@ -20,16 +20,7 @@ from sqlalchemy.orm import Session
 from coterie.errors import InternalError, StorageError
 from coterie.privacy.ledger.budget import Excess, TotalEpsilon, clock, excess
 from coterie.privacy.ledger.chain import Entry, Head, check, commitment, link
-from coterie.privacy.ledger.events import (
-    Bound,
-    LedgerEvent,
-    Limit,
-    Refund,
-    RefundCause,
-    Reserve,
-    Spend,
-    event_from_json,
-)
+from coterie.privacy.ledger.events import Bound, LedgerEvent, Limit, Refund, RefundCause, Reserve, Spend
 from coterie.privacy.ledger.state import Charge, CostState, State
 from coterie.protocol.canonical import canonical_json
 from coterie.protocol.conversion import to_json
@@ -292,10 +283,10 @@ async def entries(session: AsyncSession, population: str, after: int, count: int
         .limit(count)
     )
     return [
-        Entry(
-            population=row.population, sequence=row.sequence, at=row.at, event=event_from_json(json.loads(row.event)),
-            previous=row.previous, digest=row.digest, signature=row.signature,
-        )
+        Entry.from_json({
+            "population": row.population, "sequence": row.sequence, "at": row.at, "event": json.loads(row.event),
+            "previous": row.previous, "digest": row.digest, "signature": row.signature,
+        })
         for row in (await session.execute(query)).scalars()
     ]  # fmt: skip
 

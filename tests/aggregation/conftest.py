@@ -85,6 +85,8 @@ def drive(
                     given[tensor.name] = state.get(tensor.name, np.zeros(tensor.shape, tensor.dtype))
                 case "state":
                     given[tensor.name] = state[tensor.name]
+                case "message":
+                    raise AssertionError("a federated training reads no message")
         return given
 
     probed: dict[str, npt.NDArray[Any]] = {}
@@ -105,7 +107,7 @@ def drive(
                     driven.upload[tensor.key] = value
                 case "client_state":
                     driven.client_state[tensor.key] = value
-                case "metric" | "prediction":
+                case "metric" | "prediction" | "message":
                     raise AssertionError(f"a training leaves a {tensor.destination}")
         driven.state = after
 

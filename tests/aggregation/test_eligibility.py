@@ -41,7 +41,16 @@ ENOUGH = Holdings(10, frozenset((1, 2, 3)))
 def test_a_client_takes_part_with_the_data_asked_for_and_after_its_rest(
     holdings: Holdings | None, past: ClientHistory | None, may: bool
 ) -> None:
-    assert eligible(POLICY, holdings, past, round=5, privacy=None) is may
+    assert eligible(POLICY, lambda: holdings, past, round=5, privacy=None) is may
+
+
+def test_a_client_is_asked_for_its_data_only_where_the_answer_decides() -> None:
+    def never() -> Holdings:
+        raise AssertionError("nobody needs to know")
+
+    resting, nothing = ClientHistory(last_round=4, times=1), RoundPolicy(rounds=3, cohort=2)
+    assert not eligible(POLICY, never, resting, round=5, privacy=None)
+    assert eligible(nothing, never, None, round=5, privacy=None)
 
 
 def test_a_client_tries_again_until_it_has_an_answer_or_failed_too_often() -> None:

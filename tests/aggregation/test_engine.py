@@ -206,6 +206,7 @@ def test_an_attempt_has_nothing_due_while_its_round_waits_for_something_else() -
 
 def test_noise_goes_into_what_is_made_of_updates_alone() -> None:
     open_to_see = play(fresh(noised=True), *[e.TaskLeased()] * 2, *[e.UpdateAccepted()] * 2)
+    assert e.due(fresh(noised=True))[-1] == e.Ask("train", 3, 600.0, noised=True)
     assert e.do_due(open_to_see) == e.Do(e.Work.AGGREGATE, noised=True)
     assert e.do_due(summing(noised=True)) == e.Do(e.Work.SUM, noised=True)
     assert e.do_due(surveyed(noised=True)) == e.Do(e.Work.SUM_EVALUATIONS, V)

@@ -31,7 +31,7 @@ from coterie.server.store.migrate import migrate
 Program = Callable[..., tuple[int, str]]
 SCHEMA = DataSchema(features=(Feature(name="x", shape=(2,)),), label=Label(name="y", low=0, high=1))
 DELTA = 1e-6
-ONE = (canonical_json(Gaussian(4.0).to_json()).decode(),)
+ONE = (canonical_json(to_json(Gaussian(4.0))).decode(),)
 WRONG_LINES = {
     "--min-cohort many": "--min-cohort must be a whole number or none, not 'many'",
     "--min-cohort 2.5": "--min-cohort must be a whole number or none, not '2.5'",

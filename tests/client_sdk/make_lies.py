@@ -15,6 +15,7 @@ from relay import SECTIONS, task, terms
 
 from coterie.privacy.dp.events import Approximate, Gaussian, PrivacyEvent
 from coterie.protocol.claims import LocalTerms, PrivacyTerms
+from coterie.protocol.conversion import to_json
 from coterie.protocol.device import Task
 from coterie.protocol.noise import NoiseTerms
 from coterie.protocol.secure_sections import SecureSection
@@ -66,7 +67,7 @@ def shared(*sections: SecureSection, **changes: Any) -> Json:
 
 def wrote(*events: PrivacyEvent, experiment: str = HERE, coordinator: str = COORDINATOR, once: bool = False) -> Json:
     """A row of the device's own record."""
-    told = [event.to_json() for event in events]
+    told = [to_json(event) for event in events]
     return {"coordinator": coordinator, "experiment": experiment, "once": once, "events": told}
 
 

@@ -113,8 +113,7 @@ class Relay:
                 model = model_digest(task(self.terms, device))
                 self.state = server.begin(self.terms, self.advertised.values(), plan=PLAN, model=model)
             return
-        state = self.running()
-        place = server.position_of(state, device)
+        place = self.place_of(device)
         if name == "shares":
             self.shares[place] = Shares.model_validate(value)
             self.step(server.Shared(place, self.shares[place]), "shares")
@@ -140,7 +139,11 @@ class Relay:
         """A masked vector."""
         self.bodies[device, "masked"].add(masked)
         self.masked[device] = masked
-        self.step(server.MaskedArrived(server.position_of(self.running(), device)), "masked")
+        self.step(server.MaskedArrived(self.place_of(device)), "masked")
+
+    def place_of(self, device: str) -> int:
+        """The device's place in the roster."""
+        return next(entry.position for entry in self.running().entries if entry.device == device)
 
     def deadline(self) -> None:
         """The end of the phase that goes on."""
@@ -154,7 +157,7 @@ class Relay:
         if state.phase is server.SecAggPhase.FAILED:
             cause = "" if state.cause is None else state.cause.value
             raise RemoteError("The attempt is over.", code="attempt_over", http_status=410, cause=cause)
-        place = server.position_of(state, device)
+        place = self.place_of(device)
         order = [phase.value for phase in server.SecAggPhase]
         after = {"roster": "shares", "shares": "masked", "survivors": "agreement", "agreements": "reveal"}
         if name == "outcome":

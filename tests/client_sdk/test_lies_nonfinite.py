@@ -17,6 +17,7 @@ from sdk_kit import Arrays, experiment, rows
 from coterie.aggregation.compiling.compile import compile_plan
 from coterie.client_sdk.control.client import ControlClient
 from coterie.protocol.claims import LocalTerms
+from coterie.protocol.conversion import from_json
 from coterie.protocol.header import UpdateHeader
 from coterie.protocol.privacy import ExampleLevel, LocalLevel, Privacy, UserLevel
 from coterie.protocol.rounds import RoundPolicy
@@ -222,4 +223,6 @@ def test_noise_that_nobody_promised_does_not_make_a_device_speak_for_itself(tmp_
 
 def _header(update: bytes) -> UpdateHeader:
     length = int.from_bytes(update[:8], "little")
-    return UpdateHeader.from_json(json.loads(json.loads(update[8 : 8 + length])["__metadata__"]["coterie"]))
+    return from_json(
+        UpdateHeader, json.loads(json.loads(update[8 : 8 + length])["__metadata__"]["coterie"]), code="wrong_format"
+    )

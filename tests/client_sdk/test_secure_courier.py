@@ -141,8 +141,7 @@ async def go_on(relay: Relay, without: Member, tasks: list[asyncio.Task[Ended]])
     """End each phase in which only one device has still to answer, until the others are done."""
     while not all(task.done() for task in tasks):
         await asyncio.sleep(0.01)
-        state = relay.running()
-        if server.awaited(state) == (server.position_of(state, without.id),):
+        if server.awaited(relay.running()) == (relay.place_of(without.id),):
             relay.deadline()
     assert {task.result().state for task in tasks} == {"summed"}
 

@@ -12,13 +12,7 @@ PACKAGES = ("protocol", "privacy", "aggregation", "client_sdk", "simulation", "s
 FOLDERS = (*PACKAGES, "benchmarks", "tests")
 SHORT = frozenset(("Rule", "Phase", "Parts", "Shares"))
 # A public name → why several classes or aliases may have it, in one sentence.
-SHARED: Mapping[str, str] = {
-    "Arrays": "A walk over a plan carries NumPy's arrays by name, and a plan's author sees the traced ones so.",
-    "Number": "A researcher describes a column of numbers by it, and a mailbox's path ends in one.",
-    "Party": "It is the party itself on a client, and a route's parameter for the party that signed on a server.",
-    "Shape": "A section has a shape that codecs read, and a tensor in a plan has one of plain lengths.",
-    "Trainer": "A manifest says which kind of trainer a plan is for, and a device holds the trainer itself.",
-}
+SHARED: Mapping[str, str] = {}
 
 
 def type_names(source: str) -> Iterator[str]:

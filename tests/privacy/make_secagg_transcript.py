@@ -108,7 +108,8 @@ def session(mode: SecureMode) -> tuple[Json, list[Json]]:
         said[index].append({"hears": None, "says": dumped(keys)})
         advertised.append(server.Advertised(devices[index], identities[index].public, keys))
     attempt = server.begin(agreed, advertised, plan=PLAN, model=MODEL)
-    places = [server.position_of(attempt, device) for device in devices]
+    position_of = {entry.device: entry.position for entry in attempt.entries}
+    places = [position_of[device] for device in devices]
     index_of = {place: index for index, place in enumerate(places)}
 
     def tell(index: int, message: ToClient) -> Any:

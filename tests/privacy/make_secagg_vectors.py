@@ -12,9 +12,9 @@ import numpy as np
 from coterie.privacy.secagg import channel, graph, shamir
 from coterie.privacy.secagg.context import AttemptContext
 from coterie.privacy.secagg.keys import KeyPair, RosterKey, agree, derive, expand, pair_info
-from coterie.privacy.secagg.masks import STREAM_INFO, MaskSeed, add_masks, mask_words
+from coterie.privacy.secagg.masks import STREAM_INFO, MaskSeed, add_masks
 from coterie.privacy.secagg.parameters import Mode, Parameters, parameters
-from coterie.privacy.secagg.ring import Segment, VectorSpec, pack, reduced
+from coterie.privacy.secagg.ring import RingVector, Segment, VectorSpec, pack, reduced
 from coterie.protocol.canonical import canonical_json
 from coterie.protocol.conversion import to_json
 from coterie.protocol.randomness import stream
@@ -38,6 +38,13 @@ class Drawn:
     @property
     def taken(self) -> str:
         return stream(SEED, self.start, self.at).hex()
+
+
+def mask_words(seed: bytes, start: int, stop: int) -> RingVector:
+    """The words [start, stop) of one mask."""
+    words = np.zeros(stop - start, np.uint32)
+    add_masks(words, [MaskSeed(seed, 1)], start)
+    return words
 
 
 def secret(number: int) -> bytes:

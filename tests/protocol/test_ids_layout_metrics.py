@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from coterie import errors
 from coterie.protocol import ids
-from coterie.protocol.conversion import to_json
+from coterie.protocol.conversion import from_json, to_json
 from coterie.protocol.layout import Layout, Tensor
 from coterie.protocol.metrics import MetricSums
 
@@ -57,7 +57,7 @@ def test_unflatten_inverts_flatten_bit_for_bit(shapes: dict[str, tuple[int, ...]
     tensors = layout.unflatten(vector)
     assert {name: tensor.shape for name, tensor in tensors.items()} == shapes
     assert layout.flatten(tensors).view(np.uint32).tolist() == bits.tolist()
-    assert Layout.from_json(to_json(layout)) == layout
+    assert from_json(Layout, to_json(layout), code="layout_invalid") == layout
 
 
 def test_slices_cover_the_vector_in_order() -> None:
@@ -89,7 +89,7 @@ def test_the_digest_tells_layouts_apart() -> None:
         Layout.of({"0.weight": (3, 2), "0.bias": (3,), "scales": ()}),
     ]
     assert len({layout.digest for layout in (LAYOUT, *others)}) == 4
-    assert Layout.from_json(to_json(LAYOUT)).digest == LAYOUT.digest
+    assert from_json(Layout, to_json(LAYOUT), code="layout_invalid").digest == LAYOUT.digest
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ def test_a_vector_that_does_not_fit_is_refused() -> None:
 )
 def test_a_malformed_layout_is_refused(value: Any) -> None:
     with pytest.raises(errors.InputError) as caught:
-        Layout.from_json(value)
+        from_json(Layout, value, code="layout_invalid")
     assert caught.value.reason == "layout_invalid"
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from coterie import errors
 from coterie.protocol.canonical import canonical_json
-from coterie.protocol.conversion import to_json
+from coterie.protocol.conversion import from_json, to_json
 from coterie.protocol.layout import Layout
 from coterie.protocol.sections import SectionSpec
 from coterie.protocol.tensors import encode_tensors
@@ -307,7 +307,7 @@ def test_a_section_over_slices_has_the_layouts_segments() -> None:
     assert (SPEC.length, SPEC.segments, SPEC.is_extra) == (9, (2, 5, 2), False)
     assert SPECS[1].is_extra and SPECS[1].segments == (2,) and SPECS[1].reduction == "sum"
     for spec in (*SPECS, SPEC):
-        assert SectionSpec.from_json(json.loads(json.dumps(to_json(spec)))) == spec
+        assert from_json(SectionSpec, json.loads(json.dumps(to_json(spec))), code="section_invalid") == spec
 
 
 @pytest.mark.parametrize(
@@ -340,7 +340,7 @@ def test_a_section_over_slices_has_the_layouts_segments() -> None:
 )
 def test_a_section_that_cannot_be_is_refused(change: dict[str, Any], words: str) -> None:
     with pytest.raises(errors.InputError, match=words) as caught:
-        SectionSpec.from_json({**to_json(SPEC), **change})
+        from_json(SectionSpec, {**to_json(SPEC), **change}, code="section_invalid")
     assert caught.value.reason == "section_invalid"
 
 

@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from coterie import errors
 from coterie.protocol.canonical import canonical_json, parse_json, sha256_hex
 from coterie.protocol.codecs import FAMILIES, NO_STATE, Keys, Shape, families, parse
-from coterie.protocol.conversion import to_json
+from coterie.protocol.conversion import from_json, to_json
 from coterie.protocol.device import Task
 from coterie.protocol.layout import Layout
 from coterie.protocol.lineage import LineageLink, head
@@ -99,7 +99,7 @@ def test_json_that_must_be_refused(case: Any) -> None:
 
 def test_layout_and_schema() -> None:
     file = FILES["layout"]
-    layout = Layout.from_json(file["layout"])
+    layout = from_json(Layout, file["layout"], code="layout_invalid")
     assert (layout.size, dict(layout.offsets), layout.digest) == (file["size"], file["offsets"], file["digest"])
     assert layout.digest == sha256_hex(canonical_json(file["layout"]))
     for case in file["segments"]:
@@ -133,7 +133,7 @@ def test_a_reading_of_text_that_must_be_refused(case: Any) -> None:
 @pytest.mark.parametrize("case", cases("layout", "refused"))
 def test_layouts_that_must_be_refused(case: Any) -> None:
     with pytest.raises(errors.InputError) as caught:
-        Layout.from_json(case["layout"])
+        from_json(Layout, case["layout"], code="layout_invalid")
     assert caught.value.reason == case["code"]
 
 
@@ -190,7 +190,7 @@ def test_every_family_of_codecs_has_vectors() -> None:
     assert seen == set(FAMILIES) - {"ef"}
 
 
-SPECS = [SectionSpec.from_json(spec) for spec in FILES["update"]["specs"]]
+SPECS = [from_json(SectionSpec, spec, code="section_invalid") for spec in FILES["update"]["specs"]]
 
 
 @pytest.mark.parametrize("case", cases("update", "cases"))

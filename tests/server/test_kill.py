@@ -155,7 +155,7 @@ CHAINS: dict[str, tuple[Story, tuple[str, ...]]] = {
         (
             *sides(MIDDLE, "before"), "update_blob.before_sync", "accept.before_commit", "job.before_commit",
             "result_blob.before_sync",
-            *sides(END, "before"), "updates.before_delete", "cleanup.before_commit",
+            *sides(END, "before"), "blobs.before_delete", "cleanup.before_commit",
         ),
     ),
     "after the end": (
@@ -163,7 +163,7 @@ CHAINS: dict[str, tuple[Story, tuple[str, ...]]] = {
         (
             *sides(MIDDLE, "after"), "update_blob.after_sync", "accept.after_commit", "job.after_commit",
             "result_blob.after_sync",
-            *sides(END, "after"), "updates.after_delete", "cleanup.after_commit",
+            *sides(END, "after"), "blobs.after_delete", "cleanup.after_commit",
         ),
     ),
     "a lease that runs out": (lost_story, both("expire")),

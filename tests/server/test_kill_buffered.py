@@ -23,10 +23,10 @@ from tests.patience import patience
 CHAINS = {
     "before": (
         "lease.before_commit:2", "accept.before_commit:1", "aggregated.before_commit:1", "commit.before_commit:1",
-        "updates.before_delete:1", "accept.before_commit:1", "commit.before_commit:1", "cleanup.before_commit:1",
+        "blobs.before_delete:1", "accept.before_commit:1", "commit.before_commit:1", "cleanup.before_commit:1",
     ),
     "after": (
-        "lease.after_commit:2", "accept.after_commit:1", "commit.after_commit:1", "updates.after_delete:1",
+        "lease.after_commit:2", "accept.after_commit:1", "commit.after_commit:1", "blobs.after_delete:1",
         "update_blob.after_sync:1", "aggregated.after_commit:1",
     ),
     "late": ("accept.before_commit:2", "aggregated.after_commit:2"),

@@ -24,6 +24,7 @@ from coterie.privacy.secagg.parameters import parameters
 from coterie.privacy.secagg.ring import Segment, VectorSpec, pack, reduced
 from coterie.privacy.secagg.roster import model_digest
 from coterie.privacy.secagg.server import Advertised
+from coterie.protocol.conversion import to_text
 from coterie.protocol.device import BlobRef, PlanRef, Task
 from coterie.protocol.secagg import SecureTerms, Shares, to_base64
 from coterie.protocol.secure_sections import COUNTED, COUNTS, SecureSection
@@ -199,7 +200,7 @@ def test_who_brings_keys_that_cannot_be_used_is_not_in_the_roster_and_the_others
     machine = begin(asked, TASK, [stolen, *found[:5], Advertised(found[5].device, found[5].identity, small)])
     assert isinstance(machine, Machine)
     assert set(machine.places) == {each.device for each in found[:5]} and len(machine.awaited) == 5
-    assert Machine.from_json(machine.to_json()) == machine
+    assert Machine.from_text(to_text(machine.state)) == machine
     failed = begin(asked, TASK, [stolen, *found[:4]])
     assert isinstance(failed, Failed) and failed.cause == "too_few_clients"
 

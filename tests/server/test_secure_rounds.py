@@ -62,12 +62,17 @@ def test_the_sum_of_a_secure_round_is_the_weighted_mean(mode: str, coordinator: 
 
 
 # A client vanishes before each of its steps; it is missed when the phase's time is over.
-@pytest.mark.parametrize("mode", ["semi_honest", "consistent"])
-@pytest.mark.parametrize("missing", STEPS[1:])
+@pytest.mark.parametrize(
+    ("missing", "mode"),
+    # There is no agreement between devices that trust the coordinator's lists.
+    [
+        (step, mode)
+        for step in STEPS[1:]
+        for mode in ("semi_honest", "consistent")
+        if (step, mode) != ("agreement", "semi_honest")
+    ],
+)
 def test_who_drops_out_is_left_out_by_name(missing: str, mode: str, coordinator: Opener) -> None:
-    if missing == "agreement" and mode == "semi_honest":
-        pytest.skip("there is no agreement in this mode")
-
     async def work() -> None:
         async with coordinator() as operator:
             experiment, devices = await started(operator, 6, secure(mode=mode))

@@ -159,7 +159,7 @@ def test_who_has_contributed_rests(coordinator: Opener) -> None:
 def test_nobody_rests_longer_for_a_clock_that_was_set_back(ago_ms: int, rest_s: float, may: bool) -> None:
     policy = RoundPolicy(rounds=3, cohort=1, rest_s=rest_s)
     past = ParticipationRow(last_round=1, at=10**12 - ago_ms, times=1)
-    assert eligible(policy, None, contribution(past, 10**12), round=2, privacy=None) is may
+    assert eligible(policy, lambda: None, contribution(past, 10**12), round=2, privacy=None) is may
 
 
 def test_a_selection_that_cannot_be_is_refused_before_anything_begins(coordinator: Opener) -> None:

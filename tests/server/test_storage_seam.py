@@ -79,7 +79,7 @@ def test_a_stored_blob_is_read_listed_and_deleted(objects: Objects, tmp_path: Pa
         assert b"".join([chunk async for chunk in blobs.read("blobs", digest, 3, 9000)]) == DATA[3:9000]
         assert [each.digest for each in await blobs.stored("blobs")] == [digest]
         assert await blobs.exists("updates", digest)
-        await blobs.delete_updates([digest, "0" * 64])
+        await blobs.delete("updates", [digest, "0" * 64])
         assert not await blobs.exists("updates", digest)
         assert await blobs.exists("blobs", digest)
 
@@ -216,7 +216,7 @@ def test_a_blob_is_lent_as_a_file_for_a_scope_wherever_it_is_stored(objects: Obj
             with blobs.reader.local_copy("blobs", "0" * 64, "a plan", check=check):
                 pass
         assert caught.value.reason == "blob_damaged"
-    asyncio.run(blobs.delete_updates([digest]))
+    asyncio.run(blobs.delete("updates", [digest]))
     with pytest.raises(StorageError, match="of an update is missing"):
         blobs.reader.read("updates", digest, "an update")
 
@@ -302,10 +302,10 @@ def test_an_orphan_that_is_written_again_outlives_the_sweep(tmp_path: Path) -> N
     with blobs.reader.local_copy("updates", digest) as path:
         os.utime(path, (hour_ago, hour_ago))
     # Old by its time, but this process has just written it.
-    assert not asyncio.run(blobs.remove_older("updates", digest, 600))
+    assert not asyncio.run(blobs.delete_older("updates", digest, 600))
     again = BlobStore(open_objects((tmp_path / "objects").as_uri()), tmp_path / "local", CoordinatorFaults())
-    assert asyncio.run(again.remove_older("updates", digest, 600))
-    assert not asyncio.run(again.remove_older("updates", digest, 600))
+    assert asyncio.run(again.delete_older("updates", digest, 600))
+    assert not asyncio.run(again.delete_older("updates", digest, 600))
 
 
 def test_what_a_killed_writer_left_half_written_goes_when_it_is_old(tmp_path: Path) -> None:

@@ -48,13 +48,13 @@ def test_updates_lag_but_never_beyond_the_cap(monkeypatch: pytest.MonkeyPatch) -
     lags: dict[int, set[int]] = {}
     whole = SimulationState._train_landed  # pyright: ignore[reportPrivateUsage]
 
-    def watched(self: SimulationState, round: Any) -> None:
+    def watched(self: SimulationState, round: Any, *, noised: bool) -> None:
         cap = self.experiment.rounds.staleness_cap
         lags.setdefault(cap, set()).update(
             round.place - flight.place
             for flight in self._landed  # pyright: ignore[reportPrivateUsage]
         )
-        whole(self, round)
+        whole(self, round, noised=noised)
 
     monkeypatch.setattr(SimulationState, "_train_landed", watched)
     for cap in (0, 1, 20):

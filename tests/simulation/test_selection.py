@@ -17,7 +17,7 @@ def test_rows_count_for_no_more_than_an_update_may_weigh(selection: str) -> None
 
     def told(**changes: Any) -> list[int | None]:
         policy = RoundPolicy(rounds=1, cohort=2, selection=selection, **changes)
-        return [candidate.examples for candidate in population.candidates(policy, 1)]
+        return [candidate.examples for candidate in population.candidates(policy, 1, None)]
 
     whole = [population.facts(number).examples for number in range(len(CLIENTS))]
     assert told() == whole and len(set(whole)) == len(CLIENTS)

@@ -30,7 +30,6 @@ from coterie.privacy.dp.matrix import blt, toeplitz
 from coterie.privacy.dp.matrix.blt import Buffers
 from coterie.privacy.dp.matrix.toeplitz import Column
 from coterie.protocol.arrays import Vector
-from coterie.protocol.conversion import from_json
 from coterie.protocol.mechanisms import MATRIX
 from coterie.protocol.privacy import UserLevel
 
@@ -65,7 +64,7 @@ class Factorisation:
     """C of a matrix mechanism for so many rounds, and who may take part how often.
 
     column: the coefficients up to the last that is not 0 (``toeplitz``, ``banded``), or buffers (``blt``).
-    Equal values are equal mechanisms; keep its JSON where several processes must run the same one.
+    Equal values are equal mechanisms.
     """
 
     rounds: int
@@ -144,16 +143,6 @@ class Factorisation:
         while state.step < round - 1:
             _, state = self.next(independent(state.step + 1), state, step)
         return self.next(independent(round), state, step)
-
-    @staticmethod
-    def from_json(value: object) -> Factorisation:
-        """The factorisation that these JSON values say. Raises errors.InputError (``noise_state_invalid``)."""
-        made = from_json(Factorisation, value, code="noise_state_invalid")
-        try:
-            made.shares()
-        except (TypeError, ValueError) as error:
-            raise errors.InputError("This is not a factorisation.", code="noise_state_invalid") from error
-        return made
 
 
 def factorisation(privacy: UserLevel, rounds: int) -> Factorisation:

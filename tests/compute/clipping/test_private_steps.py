@@ -158,12 +158,11 @@ def test_batch_norm_clips_outside_training() -> None:
     )
 
 
-@pytest.mark.parametrize("name", BY_NAME)
+# Rows of ids are always finite.
+@pytest.mark.parametrize("name", [name for name, model in BY_NAME.items() if model.batch[0].dtype == np.float32])
 @pytest.mark.parametrize("bad", [nan, inf, -inf, 1e30])
 def test_an_example_without_a_finite_gradient_counts_as_zeros_and_spoils_no_other(name: str, bad: float) -> None:
     model = BY_NAME[name]
-    if model.batch[0].dtype != np.float32:
-        pytest.skip("its rows are ids, which are always finite")
     rows = [np.array(row) for row in model.batch]
     rows[0][1] = bad
     params = model.weights()

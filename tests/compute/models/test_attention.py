@@ -1,10 +1,8 @@
-"""Attention, the transformer block and the transformer: equal to the formulas in NumPy float64, to PyTorch where it is
-installed, and causal where they say so.
+"""Attention, the transformer block and the transformer: equal to the formulas in NumPy float64 and to PyTorch, and
+causal where they say so.
 """
 
 from collections.abc import Callable, Mapping
-from functools import partial
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +11,7 @@ from coterie.compute import jit, nn
 from coterie.compute.array import Array
 from coterie.compute.ir import NDArray
 from coterie.errors import InputError, ShapeError
+from tests.compute.models.torch_answers import answer
 
 Named = Mapping[str, NDArray]
 CAUSAL = pytest.mark.parametrize("causal", [False, True], ids=["all", "causal"])
@@ -151,10 +150,7 @@ def test_mistakes_are_named():
         nn.PositionalEmbedding(4, 8)(arrays({"weight": np.zeros((4, 8))}), Array(np.zeros((1, 5, 8))))
 
 
-def tensors(torch: Any, params: Named, names: Mapping[str, str]) -> dict[str, Any]:
-    return {theirs: torch.tensor(params[ours]) for ours, theirs in names.items()}
-
-
+X = np.random.default_rng(1).normal(size=(2, 5, 8))
 ATTENTION = {
     "qkv.weight": "in_proj_weight",
     "qkv.bias": "in_proj_bias",
@@ -170,24 +166,10 @@ BLOCK = {f"attention.{ours}": f"self_attn.{theirs}" for ours, theirs in ATTENTIO
 
 @CAUSAL
 def test_the_weights_of_torch_give_its_output(causal: bool):
-    torch = pytest.importorskip("torch", reason="PyTorch, an oracle beside NumPy, is not installed")
-    x = np.random.default_rng(1).normal(size=(2, 5, 8))
-    mask = torch.nn.Transformer.generate_square_subsequent_mask(5, dtype=torch.float64) if causal else None
-    ours = nn.MultiHeadAttention(8, 2, causal=causal)
-    theirs = torch.nn.MultiheadAttention(8, 2, batch_first=True, dtype=torch.float64)
-    params = random_parameters(ours)
-    theirs.load_state_dict(tensors(torch, params, ATTENTION))
-    expected = theirs(*[torch.tensor(x)] * 3, attn_mask=mask, need_weights=False)[0]
-    np.testing.assert_allclose(ours(arrays(params), Array(x)).numpy(), expected.detach().numpy(), rtol=1e-9, atol=1e-12)
-
-    gelu = partial(torch.nn.functional.gelu, approximate="tanh")
-    block = nn.TransformerBlock(8, 2, hidden=12, causal=causal)
-    peer = torch.nn.TransformerEncoderLayer(
-        8, 2, 12, dropout=0.0, activation=gelu, batch_first=True, norm_first=True, dtype=torch.float64
-    )
-    params = random_parameters(block)
-    peer.load_state_dict(tensors(torch, params, BLOCK))
-    expected = peer(torch.tensor(x), src_mask=mask)
-    np.testing.assert_allclose(
-        block(arrays(params), Array(x)).numpy(), expected.detach().numpy(), rtol=1e-9, atol=1e-12
-    )
+    layers = {
+        "attention": nn.MultiHeadAttention(8, 2, causal=causal),
+        "block": nn.TransformerBlock(8, 2, hidden=12, causal=causal),
+    }
+    for name, layer in layers.items():
+        y = layer(arrays(random_parameters(layer)), Array(X))
+        np.testing.assert_allclose(y.numpy(), answer(f"{name}/{causal}"), rtol=1e-9, atol=1e-12)

@@ -14,6 +14,7 @@ from coterie.errors import ArgumentValueError, ConfigurationError, InputError
 from coterie.privacy.dp import loss_distribution, normal, renyi
 from coterie.privacy.dp.accounting import total_cost
 from coterie.privacy.dp.events import (
+    KINDS,
     Approximate,
     Concentrated,
     Gaussian,
@@ -23,6 +24,7 @@ from coterie.privacy.dp.events import (
     event_from_json,
     merged,
 )
+from coterie.protocol.canonical import canonical_json
 from coterie.protocol.conversion import to_json
 
 norm: Any = import_module("scipy.stats").norm
@@ -164,7 +166,32 @@ def test_the_order_of_events_does_not_matter(events: list[PrivacyEvent], random:
 @pytest.mark.parametrize("place", range(len(EVENTS)))
 def test_events_survive_json(place: int) -> None:
     event = EVENTS[place]
-    assert event_from_json(json.loads(json.dumps(event.to_json()))) == event
+    assert event_from_json(json.loads(json.dumps(to_json(event)))) == event
+
+
+@pytest.mark.parametrize(
+    ("event", "text"),
+    [
+        (Gaussian(4.0), '{"count":1,"event":"gaussian","multiplier":4}'),
+        (SampledGaussian(1.5, 0.25, 3), '{"count":3,"event":"sampled_gaussian","multiplier":1.5,"rate":0.25}'),
+        (Pure(2), '{"count":1,"epsilon":2,"event":"pure"}'),
+        (Approximate(0.0, 1e-7), '{"count":1,"delta":1e-7,"epsilon":0,"event":"approximate"}'),
+        (
+            Concentrated(0.5, whole_orders=True),
+            '{"count":1,"delta":0,"event":"concentrated","rho":0.5,"whole_orders":true,"xi":0}',
+        ),
+    ],
+    ids=KINDS,
+)
+def test_events_are_written_as_ledgers_keep_them(event: PrivacyEvent, text: str) -> None:
+    assert canonical_json(to_json(event)).decode() == text
+    assert event_from_json(json.loads(text)) == event
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "pure"])
+def test_an_event_has_the_name_of_its_kind_alone(kind: Any) -> None:
+    with pytest.raises(InputError, match="event must be the name of its kind"):
+        Pure(1.0, event=kind)
 
 
 @pytest.mark.parametrize(

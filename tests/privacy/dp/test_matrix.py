@@ -1,7 +1,6 @@
 """Matrix mechanisms: known answers, sensitivities against brute force, and streams against matrices."""
 
 import itertools
-import json
 import math
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +14,6 @@ from hypothesis import strategies as st
 from coterie.errors import ArgumentValueError, ExperimentError, InputError
 from coterie.privacy.dp.matrix import blt, toeplitz
 from coterie.privacy.dp.matrix.factorisation import Factorisation, NoiseState, factorisation
-from coterie.protocol.conversion import to_json
 from coterie.protocol.privacy import UserLevel
 
 Array = npt.NDArray[np.float64]
@@ -207,12 +205,6 @@ def test_shares_add_up_and_are_prefixes_of_the_sensitivity(name: str) -> None:
         assert shares[:rounds].sum() * plan.sensitivity**2 == pytest.approx(prefix**2)
 
 
-@pytest.mark.parametrize("name", PLANS)
-def test_a_factorisation_survives_json(name: str) -> None:
-    plan = PLANS[name]()
-    assert Factorisation.from_json(json.loads(json.dumps(to_json(plan)))) == plan
-
-
 def test_abandoned_rounds_are_rows_that_nobody_sees() -> None:
     plan = PLANS["blt"]()
     rows = np.random.default_rng(3).normal(size=(plan.rounds, 2))
@@ -234,9 +226,6 @@ def test_what_is_no_state_is_refused() -> None:
         with pytest.raises(InputError) as caught:
             NoiseState.from_tensors(broken)
         assert caught.value.reason == "noise_state_invalid"
-    for broken in (None, {}, {**to_json(PLANS["blt"]()), "scale": [2.0, 0.1, 0.1]}, {"rounds": "x"}):
-        with pytest.raises(InputError):
-            Factorisation.from_json(broken)
     with pytest.raises(ArgumentValueError, match="numbers"):
         PLANS["blt"]().next(np.zeros(3), PLANS["blt"]().init(2), FINE)
 

@@ -17,6 +17,7 @@ from coterie.privacy.entropy import Entropy
 from coterie.privacy.secagg import client, server, unmask
 from coterie.privacy.secagg.client_state import ClientState
 from coterie.privacy.secagg.encoding import vector_spec
+from coterie.privacy.secagg.masks import MaskSeed, add_masks
 from coterie.privacy.secagg.ring import RingVector, reduced, unpack
 from coterie.privacy.secagg.server_state import ServerState
 from coterie.protocol.canonical import canonical_json
@@ -35,6 +36,13 @@ SECTIONS = (
     SecureSection(name="metrics", encoding="fixed", values=3, bits=32, top=1 << 20, low=-64.0, step=0.25),
 )
 SPEC = vector_spec(SECTIONS)
+
+
+def mask_words(seed: bytes, start: int, stop: int) -> RingVector:
+    """The words [start, stop) of one mask."""
+    words = np.zeros(stop - start, np.uint32)
+    add_masks(words, [MaskSeed(seed, 1)], start)
+    return words
 
 
 def terms(mode: SecureMode = "semi_honest", **other: Any) -> SecureTerms:
@@ -115,7 +123,7 @@ class Party:
             state, answer = client.step(self.state, heard, identity=identity(self.index), entropy=self.entropy)
         except CoterieError as error:
             self.refusal = error
-            self.state = client.aborted(self.state)
+            self.state = self.state.without_secrets()
             return None
         self.state = state
         try:
@@ -172,8 +180,9 @@ class Attempt:
         """End the phase of keys; every device has a place then."""
         self.close(server.SecAggPhase.KEYS)
         if self.coordinator.phase is server.SecAggPhase.SHARES:
+            places = {entry.device: entry.position for entry in self.coordinator.entries}
             for party in self.parties:
-                party.place = server.position_of(self.coordinator, device(party.index))
+                party.place = places[device(party.index)]
 
     def deal(self, change: Callable[[Party, Shares], Shares] = lambda party, shares: shares) -> None:
         """Rosters go out, shares come back."""

