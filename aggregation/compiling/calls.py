@@ -10,7 +10,6 @@ from typing import Any
 from coterie import errors
 from coterie.aggregation.compiling import researcher
 from coterie.aggregation.experiment import PerExample
-from coterie.aggregation.horizontal.algorithm import Arrays
 from coterie.aggregation.plan.manifest import SAMPLE_WEIGHT
 from coterie.compute import numpy as xp
 from coterie.compute.array import Array
@@ -19,6 +18,7 @@ from coterie.compute.nn.calling import forward
 from coterie.compute.nn.losses import softmax_cross_entropy
 from coterie.compute.nn.module import Module
 from coterie.compute.nn.sequential import Sequential
+from coterie.compute.optim.optimizer import Arrays
 from coterie.compute.trace import GraphInputs, TensorSpec
 from coterie.protocol.schema import DataSchema, Label
 

@@ -189,6 +189,8 @@ class Learner:
     ) -> RoleCheckpoint:
         """Every batch that is left of a call."""
         progress, tensors = self._checkpoint.progress, self._checkpoint.tensors
+        # A call that failed in this process has read on.
+        self._log.sent, self._log.received = dict(progress.sent), dict(progress.received)
         stages = [stage for stage in self._part.stages_of(task) if stage.over != "once"]
         training = self._plan.manifest.training
         batches = Batches(
@@ -234,12 +236,28 @@ class Learner:
         return self._executables[stage.name]
 
     def _agree(self, progress: RoleProgress) -> None:
-        """Tell every partner which call this is, and hear the same, before anything of a row leaves."""
+        """Let all roles say which call they make, then whether all say the same, before anything of a row leaves. Where
+        they do not, nobody has begun, and each may make another call.
+        """
+        own = _call_text(progress)
+        others = {role: text for role, text in self._exchange(own).items() if text != own}
+        verdicts = self._exchange(_verdict_text(progress, agreed=not others))
+        refusing = [role for role, text in verdicts.items() if text != _verdict_text(progress, agreed=True)]
+        if not others and not refusing:
+            return
+        self._keep(replace(progress, task=None, rows=0), self._checkpoint.tensors)
+        role, text = next(iter(others.items()), (refusing[0] if refusing else "", "a call on which not all agree"))
+        raise _elsewhere(role, text, own)
+
+    def _exchange(self, text: str) -> dict[str, str]:
+        """Tell every partner a text, and hear one from each."""
         for role in self._partners():
-            self._log.send(role, encode_tensors({}, {_KEY: _call_text(progress)}))
+            self._log.send(role, encode_tensors({}, {_KEY: text}))
+        found: dict[str, str] = {}
         for role in self._partners():
             data = self._log.receive(role, limit=_HEADER_BYTES, patience_s=self._patience_s)
-            self._check_place(role, open_tensors(data).metadata.get(_KEY, ""), _call_text(progress))
+            found[role] = open_tensors(data).metadata.get(_KEY, "")
+        return found
 
     def _partners(self) -> list[str]:
         named = {t.partner for stage in self._part.stages for t in stage.to_destination("message")}
@@ -276,7 +294,9 @@ class Learner:
         limit = sum(sizes.values()) + _HEADER_BYTES
         data = self._log.receive(role, limit=limit, patience_s=self._patience_s)
         file = open_tensors(data, TensorLimits(max_bytes=limit))
-        self._check_place(role, file.metadata.get(_KEY, ""), _step_text(progress))
+        place = file.metadata.get(_KEY, "")
+        if place != _step_text(progress):
+            raise _elsewhere(role, place, _step_text(progress))
         found = {f"{role}/{key}": file.tensor(key) for key in file.tensors}
         for name, value in found.items():
             tensor = expected.get(name)
@@ -288,20 +308,15 @@ class Learner:
             raise _unusable(role, "nothing")
         return found
 
-    def _check_place(self, role: str, theirs: str, ours: str) -> None:
-        if theirs != ours:
-            raise Conflict(
-                f"{role} is at another place of the plan than this role: {theirs[:200] or 'unknown'}, not {ours}.",
-                hint="All roles make the same calls in the same order, on the same number of rows, of which row i is "
-                "about the same person in each.",
-                code="session_step",
-            )
-
 
 def _call_text(progress: RoleProgress) -> str:
     """Which call it is, as all roles must see it."""
     said = {"plan": progress.plan, "call": progress.run, "task": progress.task, "rows": progress.rows}
     return canonical_json(said).decode()
+
+
+def _verdict_text(progress: RoleProgress, *, agreed: bool) -> str:
+    return canonical_json({"call": progress.run, "agreed": agreed}).decode()
 
 
 def _step_text(progress: RoleProgress) -> str:
@@ -326,6 +341,15 @@ def _schema_of(schema: DataSchema, task: TaskName) -> DataSchema:
 
 def _uniform(tensor: StageInput) -> NDArray[np.float32]:
     return uniforms(os.urandom(32), 0, int(np.prod(tensor.shape))).reshape(tensor.shape)
+
+
+def _elsewhere(role: str, theirs: str, ours: str) -> Conflict:
+    return Conflict(
+        f"{role} is at another place of the plan than this role: {theirs[:200] or 'unknown'}, not {ours}.",
+        hint="All roles make the same calls in the same order, on the same number of rows, of which row i is about the "
+        "same person in each.",
+        code="session_step",
+    )
 
 
 def _unusable(role: str, what: str) -> InputError:

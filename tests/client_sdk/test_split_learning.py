@@ -16,7 +16,7 @@ from split_sessions import both, paired
 
 from coterie.aggregation.vertical.compile import compile_split
 from coterie.aggregation.vertical.split import FeatureRole, LabelRole, SplitNetwork
-from coterie.client_sdk.party.learner import STAGE
+from coterie.client_sdk.party.learner import STAGE, Learner
 from coterie.client_sdk.party.plans import receive_plan, send_plan
 from coterie.compute import nn, optim
 from coterie.compute.nn import losses
@@ -115,8 +115,8 @@ def test_what_partners_see_is_what_the_plan_says(coordinator: Coordinator, tmp_p
         both(lambda: here.train(split_role.rows("owner")), lambda: there.train(split_role.rows("feature")))
         for sender, role in ((pair.owner, "feature"), (pair.feature, "owner")):
             store = sender._client._store  # pyright: ignore[reportPrivateUsage]
-            # One about the call itself, then one a batch: seven batches in each of three epochs.
-            assert store.next_outgoing(sender.membership.session, STAGE, role) == 1 + 7 * 3
+            # Two about the call itself, then one a batch: seven batches in each of three epochs.
+            assert store.next_outgoing(sender.membership.session, STAGE, role) == 2 + 7 * 3
     told = {(d.sender, d.task): d.numbers for d in plan.manifest.disclosures()}
     assert told[("feature", "train")] == told[("owner", "train")] == 2
 
@@ -149,6 +149,31 @@ def test_calls_that_do_not_fit_are_refused(case: str, coordinator: Coordinator, 
         found = both(one, other)
         assert {error.reason for error in found} <= {code, "partner_silent"}
         assert any(error.reason == code and says in error.message for error in found)
+        # Whoever made a mistake makes the call again.
+        if case == "rows":
+            assert [error.reason for error in found] == [code, code]
+        again, _ = both(lambda: here.train(owner), lambda: there.train(feature))
+        assert [sums.examples for sums in again] == [split_role.ROWS] * 3
+
+
+def test_a_partner_that_was_silent_is_waited_for_again(coordinator: Coordinator, tmp_path: Path) -> None:
+    with paired(coordinator, tmp_path) as pair:
+        plan = compile_split(split_role.network())
+        _, there = pair.learners(plan)
+        hasty = Learner(pair.owner, plan, tmp_path / "hasty", patience_s=0.1)
+        with pytest.raises(CoterieError) as silent:
+            hasty.train(split_role.rows("owner"))
+        assert silent.value.reason == "partner_silent"
+
+        def insist() -> Any:
+            while True:
+                try:
+                    return hasty.train(split_role.rows("owner"))
+                except CoterieError as error:
+                    assert error.reason == "partner_silent"
+
+        trained, _ = both(insist, lambda: there.train(split_role.rows("feature")))
+        assert [sums.examples for sums in trained] == [split_role.ROWS] * 3
 
 
 @pytest.mark.parametrize(
@@ -175,6 +200,7 @@ def test_a_partner_that_sends_something_else_is_refused(
         said = json.dumps({"call": 0, "plan": plan.id, "rows": split_role.ROWS, "task": "train"}, separators=(",", ":"))
         at = json.dumps({"call": 0, "step": 0, "task": "train"}, separators=(",", ":"))
         pair.owner.send(STAGE, "feature", encode_tensors({}, {"at": said}))
+        pair.owner.send(STAGE, "feature", encode_tensors({}, {"at": '{"agreed":true,"call":0}'}))
         body = message if isinstance(message, bytes) else encode_tensors(message, {"at": at})
         pair.owner.send(STAGE, "feature", body)
         with pytest.raises(CoterieError) as refused:
