@@ -27,7 +27,7 @@ from typing import IO, Any, Final
 
 IMPORTED: Final = (
     *("coterie.cli.main", "coterie.server.serve", "coterie.simulation", "coterie.client_sdk.device.agent"),
-    *("coterie.compute.nn", "coterie.compute.runtime.session", "tests.lock_order"),
+    *("coterie.compute.nn", "coterie.compute.runtime.session", "tests.held_clock", "tests.lock_order"),
 )
 """The command line, and what commands and the tests' own programs import when they need it."""
 COTERIE: Final = "coterie.cli.main"

@@ -4,6 +4,7 @@ SQLite runs in WAL mode with ``synchronous=FULL``: when a commit returns, it is 
 `inline.py`; what a column or an index is called in another dialect stands beside it in `tables.py`.
 """
 
+import sqlite3
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -19,7 +20,7 @@ from sqlalchemy.util import LRUCache
 
 from coterie.errors import ConfigurationError, StorageError
 from coterie.protocol.private_files import make_private_database
-from coterie.server.store.inline import connect
+from coterie.server.store.inline import InlineConnection, connect
 from coterie.server.store.intact import lost
 
 FILE: Final = "coterie.db"
@@ -93,16 +94,21 @@ def blocking_engine(url: str) -> Engine:
     return create_engine(URL.create("sqlite", database=str(file_of(url))), poolclass=NullPool)
 
 
-def writing_engine(url: str) -> AsyncEngine:
+def writing_engine(url: str, file: "StoredFile | None") -> AsyncEngine:
     """An engine on whose one connection writes queue. They begin with ``BEGIN IMMEDIATE``, so that a transaction that
     has started never fails for a lock.
+
+    file: the only one that its connections may open.
     """
-    return _engine(url, begin="BEGIN IMMEDIATE", connections=1)
+    return _engine(url, file, begin="BEGIN IMMEDIATE", connections=1)
 
 
-def reading_engine(url: str) -> AsyncEngine:
-    """An engine whose reads run beside the writes and see the last commit."""
-    return _engine(url, begin="BEGIN", connections=4)
+def reading_engine(url: str, file: "StoredFile | None") -> AsyncEngine:
+    """An engine whose reads run beside the writes and see the last commit.
+
+    file: the only one that its connections may open.
+    """
+    return _engine(url, file, begin="BEGIN", connections=4)
 
 
 def is_full(error: DBAPIError) -> bool:
@@ -130,6 +136,18 @@ class StoredFile:
         """
         if not self.path.is_file() or _place(self.path) != self.place:
             raise lost(self.path, "The coordinator's database")
+
+    async def connect(self) -> InlineConnection:
+        """Open the file, and no other: SQLite would make an empty one in its place.
+
+        Raises StorageError (``storage_lost``) where it was deleted or replaced.
+        """
+        self.check()
+        try:
+            return await connect(self.path)
+        except sqlite3.OperationalError:
+            self.check()  # it went a moment ago
+            raise
 
 
 def _place(path: Path) -> tuple[int, int]:
@@ -166,11 +184,11 @@ def _compiled() -> _Compiled:
     return _Compiled(_MOST_COMPILED)
 
 
-def _engine(url: str, *, begin: str, connections: int) -> AsyncEngine:
+def _engine(url: str, file: StoredFile | None, *, begin: str, connections: int) -> AsyncEngine:
     path = file_of(url)
     engine = create_async_engine(
         url,
-        async_creator=lambda: connect(path),
+        async_creator=(lambda: connect(path)) if file is None else file.connect,
         pool_size=connections,
         max_overflow=0,
         pool_timeout=60,

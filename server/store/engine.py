@@ -36,8 +36,8 @@ class Database:
         self._file = StoredFile.of(url)
         self.commits = 0
         """How often this process has committed: what was read before the last time may be out of date."""
-        self._writer = writing_engine(url)
-        self._reader = reading_engine(url)
+        self._writer = writing_engine(url, self._file)
+        self._reader = reading_engine(url, self._file)
         self._writes = async_sessionmaker(self._writer, expire_on_commit=False, autoflush=True)
         self._reads = async_sessionmaker(self._reader, expire_on_commit=False, autoflush=False)
 

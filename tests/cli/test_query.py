@@ -5,7 +5,7 @@ import asyncio
 import json
 import signal
 import threading
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -88,11 +88,11 @@ class Asking:
 
 
 @contextmanager
-def joined(url: str, token: str, folder: Path) -> Generator[None]:
-    """Devices that join with this token and work, in a loop of their own, until the end."""
+def joined(url: str, token: str, folder: Path, parts: Sequence[Arrays] = PARTS, **settings: Any) -> Generator[None]:
+    """Devices that join with this token and work, in a loop of their own, until the end. settings: more of theirs."""
     agents = [
-        Agent(AgentSettings(url=url, folder=folder / f"device{number}", data=part, token=token))
-        for number, part in enumerate(PARTS)
+        Agent(AgentSettings(url=url, folder=folder / f"device{number}", data=part, token=token, **settings))
+        for number, part in enumerate(parts)
     ]
     loop = asyncio.new_event_loop()
 
@@ -265,7 +265,10 @@ def test_a_mean_says_how_much_the_sums_of_its_range_round(people: Asking) -> Non
     assert f"{wide['answer']['error'][0]:.3g}" in shown and "close to the values" in shown
 
 
-def test_why_devices_give_tasks_back_is_said_before_the_deadline(coordinator: Asking, tmp_path: Path) -> None:
+def test_why_devices_give_tasks_back_is_said_before_the_deadline(
+    coordinator: Asking, tmp_path: Path, environment: dict[str, str]
+) -> None:
+    """Of a round that would wait for an hour, and that the test ends when it has read the reason."""
     coordinator.control.ensure_population("people", SCHEMA, signers=[signing_key(RESEARCHER_KEY).public])
     refused: list[str] = []
 
@@ -273,32 +276,25 @@ def test_why_devices_give_tasks_back_is_said_before_the_deadline(coordinator: As
         if event["event"] == "refused":
             refused.append(event["code"])
 
-    settings = AgentSettings(
-        url=coordinator.url,
-        folder=tmp_path / "device",
-        data=PARTS[0],
-        token=coordinator.control.enrolment_token("people").token,
-        policy=DevicePolicy(require_secure_aggregation=True),
-        on_event=hear,
-    )
-    agent = Agent(settings)
-    loops: list[asyncio.AbstractEventLoop] = []
-
-    async def work() -> None:
-        loops.append(asyncio.get_running_loop())
-        await agent.run()
-        await agent.close()
-
-    thread = threading.Thread(target=lambda: asyncio.run(work()))
-    thread.start()
-    try:
-        _, out, err = coordinator.run("query", "count", "pulse", "--asked", "1", "--deadline", "3")
-    finally:
-        loops[0].call_soon_threadsafe(agent.stop)
-        thread.join(patience(30))
+    token = coordinator.control.enrolment_token("people").token
+    policy = DevicePolicy(require_secure_aggregation=True)
+    words = ("query", "count", "pulse", "--asked", "1", "--deadline", "3600", "--url", coordinator.url)
+    with joined(coordinator.url, token, tmp_path, PARTS[:1], policy=policy, on_event=hear):
+        asking = start(words, cwd=tmp_path, env=environment)
+        said = ""
+        try:
+            while "gave its task back" not in said:
+                said += next(iter(asking.stdout or ()))
+            (experiment,) = coordinator.control.experiments()
+            coordinator.control.run(experiment.id).stop()
+            out, err = asking.communicate(timeout=patience(30))
+        finally:
+            if asking.poll() is None:
+                asking.kill()
+                asking.communicate()
     (code,) = set(refused)
-    assert out.count(f"A device gave its task back: {code}; see docs/errors.md#") == 1
-    assert out.index(code) < out.index("Round 1 of 1: abandoned") and "query_unanswered" in err
+    assert (said + out).count(f"A device gave its task back: {code}; see docs/errors.md#") == 1
+    assert "Round 1 of 1: abandoned" in out and "query_unanswered" in err
 
 
 def test_after_ctrl_c_a_question_goes_on_and_the_printed_line_reads_its_answer(

@@ -4,16 +4,17 @@ import asyncio
 import json
 import signal
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import httpx
-from kill_kit import DISORDER, start_coordinator
+from kill_kit import DISORDER, HELD, start_coordinator
 from server_kit import Device, Operator, fleet, once
 
 from tests.empty_database import prepare
+from tests.held_clock import HeldClock, held_in
 from tests.lock_order import check_told
 from tests.patience import patience
 from tests.prepared import Program
@@ -51,6 +52,10 @@ class Node:
         self.settings["port"] = int(self.url.rpartition(":")[2])
         return self
 
+    def held(self) -> AbstractContextManager[HeldClock]:
+        """Hold its clock."""
+        return held_in(self.folder / HELD)
+
     def dead(self) -> bool:
         """Whether the process has ended."""
         return self.process is not None and self.process.poll() is not None
@@ -77,6 +82,11 @@ class Forest:
     folder: Path
     nodes: list[Node] = field(default_factory=list[Node])
     operators: list[Operator] = field(default_factory=list[Operator])
+
+    @property
+    def root(self) -> Node:
+        """The node that was made first."""
+        return self.nodes[0]
 
     def node(self, name: str, **settings: Any) -> Node:
         """A coordinator that is not started yet."""

@@ -5,7 +5,7 @@ import json
 import os
 import signal
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -14,6 +14,7 @@ import httpx
 from server_kit import Operator
 
 from tests.empty_database import prepare
+from tests.held_clock import HeldClock, held_in
 from tests.lock_order import check_told
 from tests.patience import patience
 from tests.ports import steady_port
@@ -21,12 +22,14 @@ from tests.prepared import Errors, Program, start
 
 DISORDER: Final = "disorder"
 """The file in a coordinator's folder of what it did against the order of locks, if anything."""
+HELD: Final = "held"
+"""The file in a coordinator's folder that holds its clock, while a test does."""
 
 
 def start_coordinator(folder: Path, settings: Mapping[str, Any], fault: str, ready: Path) -> Program:
     """A coordinator's process, which dies at a fault. ready: the file that appears when it answers."""
     return start(
-        [json.dumps(settings), str(ready), str(folder / DISORDER)],
+        [json.dumps(settings), str(ready), str(folder / DISORDER), str(folder / HELD)],
         cwd=folder,
         env={**os.environ, "COTERIE_FAULT": fault},
         stderr=Errors.SHARED,
@@ -67,6 +70,10 @@ class Supervisor:
             "prestart": False,
         }
         self.process = start_coordinator(self.folder, settings, fault, self.folder / f"ready-{self.starts}")
+
+    def held(self) -> AbstractContextManager[HeldClock]:
+        """Hold its clock, also that of the processes to come."""
+        return held_in(self.folder / HELD)
 
     def ready(self) -> bool:
         """Whether the newest process answers."""

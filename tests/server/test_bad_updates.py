@@ -16,7 +16,7 @@ from coterie.protocol.tensors import encode_tensors
 from coterie.server.settings import Settings
 from coterie.server.store.blobs import BlobStore, Shelf
 from coterie.server.store.received import Received
-from tests.patience import patience
+from tests.held_clock import held
 
 
 def header(task: Task, **changes: Any) -> dict[str, Any]:
@@ -295,28 +295,31 @@ def test_an_expired_lease_is_gone_and_its_slot_is_offered_again(coordinator: Ope
     async def check(operator: Operator, device: Device, task: Task) -> None:
         token = await operator.population()
         (second,) = await fleet(operator, token, 1)
+        clock.forward(1.1)
         other = await second.task()
         late = await device.upload(task, update(task))
         assert (late.status_code, late.json()["code"]) == (410, "lease_expired")
         assert (await second.upload(other, update(other))).status_code == 200
         await operator.until_round(task.experiment, 1, "committed")
 
-    # Long enough for the second device to answer within it on a machine that is busy otherwise.
-    with_task(coordinator, check, lease_s=patience(2.0))
+    with held() as clock:
+        with_task(coordinator, check, lease_s=1.0)
 
 
 def test_progress_extends_the_lease_and_the_same_task_is_given_again(coordinator: Opener) -> None:
-    lease_s = patience(2.5)
+    lease_s = 0.5
 
     async def check(operator: Operator, device: Device, task: Task) -> None:
         for _ in range(4):
-            await asyncio.sleep(0.32 * lease_s)
+            clock.forward(0.8 * lease_s)
+            await asyncio.sleep(lease_s)  # the coordinator looks what is due
             answer = await device.send("POST", f"/v1/device/tasks/{task.id}/progress", b'{"phase":"training"}')
             assert answer.json() == {"lease_ms": round(1000 * lease_s)}
         assert (await device.task()).id == task.id
         assert (await device.upload(task, update(task))).status_code == 200
 
-    with_task(coordinator, check, lease_s=lease_s)
+    with held() as clock:
+        with_task(coordinator, check, lease_s=lease_s)
 
 
 def test_an_aborting_device_gives_its_slot_back(coordinator: Opener) -> None:

@@ -20,6 +20,7 @@ from coterie.protocol.privacy import AdaptiveClip
 from coterie.server.settings import Settings
 from coterie.server.store import experiments
 from coterie.server.store.tables import JobRow
+from tests.held_clock import held
 from tests.patience import patience
 
 
@@ -113,8 +114,9 @@ def test_the_sum_is_divided_by_the_cohort_that_was_asked_for(coordinator: Opener
             token = await operator.population()
             devices = await fleet(operator, token, 1)
             level = private(noise=1e-4)
-            experiment = await started(operator, level, rounds=1, cohort=4, min_updates=1, deadline_s=patience(1.0))
-            await deliver(devices, 0.1)
+            with held():
+                experiment = await started(operator, level, rounds=1, cohort=4, min_updates=1, deadline_s=1.0)
+                await deliver(devices, 0.1)
             view = await operator.finished(experiment)
             assert np.abs(await weights(operator, view["latest"]) - 0.1 / 4).max() < 1e-3
 

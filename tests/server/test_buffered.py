@@ -11,10 +11,9 @@ from server_kit import Device, Opener, Operator, fleet, update
 
 from coterie.protocol.device import Task
 from coterie.protocol.tensors import decode_tensors
-from coterie.server import driver
-from coterie.server.clock import now_ms
 from coterie.server.settings import Settings
 from coterie.server.worker.workers import Workers
+from tests.held_clock import held
 from tests.patience import patience
 
 
@@ -132,22 +131,20 @@ def test_what_lags_by_more_than_the_cap_is_closed_by_name(coordinator: Opener) -
     run(work())
 
 
-def test_a_deadline_passes_the_buffer_on(coordinator: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_deadline_passes_the_buffer_on(coordinator: Opener) -> None:
     async def work() -> None:
         async with coordinator() as operator:
             one, two = await fleet(operator, await operator.population(), 2)
-            # Only the first deadline passes, and only when the first update is there, however slow the machine is.
-            clock = [now_ms()]
-            monkeypatch.setattr(driver, "now_ms", lambda: clock[0])
-            experiment = await operator.experiment(rounds=3, cohort=2, deadline_s=patience(1.0), **BUFFERED)
-            task = await one.task()
-            await send(one, task, 1.0)
-            await asyncio.sleep(patience(1.0) + 0.1)
-            clock[0] = now_ms()
-            await operator.until_round(experiment, 1, "abandoned")
-            late = await two.task()
-            await send(two, late, 3.0)
-            entry = await operator.until_round(experiment, 2, "committed")
+            # Only the first deadline passes, and only when the first update is there.
+            with held() as clock:
+                experiment = await operator.experiment(rounds=3, cohort=2, deadline_s=1.0, **BUFFERED)
+                task = await one.task()
+                await send(one, task, 1.0)
+                clock.forward(1.1)
+                await operator.until_round(experiment, 1, "abandoned")
+                late = await two.task()
+                await send(two, late, 3.0)
+                entry = await operator.until_round(experiment, 2, "committed")
             assert entry["accepted"] == 2 and await weight(operator, entry["model"]) == 2.0
             await operator.ok("POST", f"/v1/experiments/{experiment}/stop")
             assert (await one.check_in([task.id]))["settled"] == {task.id: "counted"}
@@ -178,23 +175,25 @@ def test_a_begun_upload_whose_task_is_lost_rounds_later_leaves_no_file(coordinat
     async def work() -> None:
         async with coordinator() as operator:
             one, two = await fleet(operator, await operator.population(), 2)
-            experiment = await operator.experiment(rounds=3, cohort=1, concurrency=2, lease_s=patience(4.0), **BUFFERED)
-            first, slow = await one.task(), await two.task()
-            data = update(slow)
-            assert (await two.upload(slow, data, part=data[:100])).status_code == 204
-            await send(one, first, 1.0)
-            await operator.until_round(experiment, 1, "committed")
-            partial = settings.folder / "blobs" / "parts" / slow.id
-            assert partial.exists()
-            async with asyncio.timeout(patience(60)):
-                while (await two.send("HEAD", f"/v1/device/tasks/{slow.id}/update")).status_code != 410:
-                    await asyncio.sleep(0.1)
-            for number in (2, 3):
-                await send(one, await one.task(), 1.0)
-                await operator.until_round(experiment, number, "committed")
-            async with asyncio.timeout(patience(60)):
-                while partial.exists():
-                    await asyncio.sleep(0.02)
+            with held() as clock:
+                experiment = await operator.experiment(rounds=3, cohort=1, concurrency=2, lease_s=1.0, **BUFFERED)
+                first, slow = await one.task(), await two.task()
+                data = update(slow)
+                assert (await two.upload(slow, data, part=data[:100])).status_code == 204
+                await send(one, first, 1.0)
+                await operator.until_round(experiment, 1, "committed")
+                partial = settings.folder / "blobs" / "parts" / slow.id
+                assert partial.exists()
+                clock.forward(1.1)
+                async with asyncio.timeout(patience(60)):
+                    while (await two.send("HEAD", f"/v1/device/tasks/{slow.id}/update")).status_code != 410:
+                        await asyncio.sleep(0.1)
+                for number in (2, 3):
+                    await send(one, await one.task(), 1.0)
+                    await operator.until_round(experiment, number, "committed")
+                async with asyncio.timeout(patience(60)):
+                    while partial.exists():
+                        await asyncio.sleep(0.02)
 
     run(work())
 

@@ -9,6 +9,7 @@ from server_kit import Opener, fleet
 from coterie.server import clock, driver
 from coterie.server.device import assignment
 from coterie.server.rounds import set_back, transitions
+from tests.held_clock import held
 from tests.patience import patience
 
 HOURS_MS = 2 * 3600 * 1000
@@ -20,9 +21,10 @@ def test_a_deadline_stays_seconds_away_when_the_clock_goes_back_by_hours(
     async def check() -> None:
         async with coordinator() as operator:
             token = await operator.population()
-            experiment = await operator.experiment(rounds=1, cohort=2, deadline_s=2.0, lease_s=2.0)
             (device,) = await fleet(operator, token, 1)
-            await device.task()
+            with held():
+                experiment = await operator.experiment(rounds=1, cohort=2, deadline_s=2.0, lease_s=2.0)
+                await device.task()
             behind = clock.now_ms
             for module in (driver, set_back, assignment, transitions):
                 monkeypatch.setattr(module, "now_ms", lambda: behind() - HOURS_MS)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from server_kit import Opener, Operator, Recipe, fleet, measured, sha256, tiny, update
+from server_kit import Opener, Operator, Recipe, fleet, measured, once, sha256, tiny, update
 from structlog.testing import capture_logs
 
 from coterie.protocol.tensors import decode_tensors
@@ -154,5 +154,37 @@ def test_a_folder_that_is_deleted_under_the_coordinator_accepts_nothing_more(
             assert (plan.status_code, plan.json()["code"]) == (507, "storage_lost")
             moved.rename(folder)
             assert (await device.upload(task, update(task, 1.0))).json()["state"] == "accepted"
+
+    asyncio.run(check())
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_connection_that_is_opened_after_the_folder_is_gone_opens_nothing_else(
+    coordinator: Opener, tmp_path: Path, replaced: bool
+) -> None:
+    """Many requests at once open connections at any time. None makes an empty database in the place of the lost one."""
+
+    async def check() -> None:
+        async with coordinator() as operator:
+            await operator.population()
+            here: Coordinator = operator.app.state.coordinator
+            folder = here.settings.folder
+            moved = folder.rename(tmp_path / "moved")
+            if replaced:
+                folder.mkdir()
+            await here.storage.database.close()  # whoever comes next opens a connection
+            token = {"kind": "enrol", "population": "people"}
+            for refused in (
+                await operator.call("GET", "/v1/populations/people"),
+                await operator.call("GET", "/v1/devices"),
+                await operator.call("POST", "/v1/tokens", json=token, headers=once()),
+            ):
+                assert (refused.status_code, refused.json()["code"]) == (507, "storage_lost"), refused.text
+                assert str(folder) in refused.json()["detail"] and "restore" in refused.json()["hint"].lower()
+            if replaced:
+                assert list(folder.iterdir()) == []
+                folder.rmdir()
+            moved.rename(folder)
+            assert (await operator.ok("GET", "/v1/populations/people"))["name"] == "people"
 
     asyncio.run(check())

@@ -192,12 +192,15 @@ def test_an_evaluation_alone_asks_the_same_devices_below_an_edge(tell: Callable[
 def test_an_edge_with_too_few_clients_says_so_and_the_round_goes_on(tell: Callable[[Story], None]) -> None:
     async def story(forest: Forest) -> None:
         root = await plant(forest)
-        _, edge = await forest.edge(root, "people", "edge", edge_cohort=3, edge_deadline_s=patience(1.0), min_clients=3)
+        node, edge = await forest.edge(root, "people", "edge", edge_cohort=3, edge_deadline_s=1.0, min_clients=3)
         below, own = await devices(edge, "people", 2), await devices(root, "people", 1)
-        experiment = await root.experiment(cohort=2, rounds=1, min_updates=1, deadline_s=patience(5.0))
-        tasks = await train(below)
-        await train(own)
-        assert [await settled(d, t) for d, t in zip(below, tasks, strict=True)] == ["rolled_back"] * 2
+        with forest.root.held():
+            with node.held():
+                experiment = await root.experiment(cohort=2, rounds=1, min_updates=1, deadline_s=2.0)
+                tasks = await train(below)
+                await train(own)
+            assert [await settled(d, t) for d, t in zip(below, tasks, strict=True)] == ["rolled_back"] * 2
+            await events(root, experiment, "task.aborted")
         view = await root.finished(experiment)
         told = [e for e in await events(root, experiment, "experiment.finished") if e["type"] == "task.aborted"]
         assert view["reason"] == "completed"
@@ -213,21 +216,21 @@ def test_an_edge_that_vanishes_costs_its_round_and_no_more(tell: Callable[[Story
         root = await plant(forest)
         node, edge = await forest.edge(root, "people", "edge", edge_cohort=2)
         below, own = await devices(edge, "people", 2), await devices(root, "people", 1)
-        experiment = await root.experiment(
-            cohort=2, rounds=2, min_updates=1, deadline_s=patience(40.0), lease_s=patience(4.0)
-        )
-        (first,) = await train(below[:1])
-        await train(own)
-        assert node.end(signal.SIGKILL) == -signal.SIGKILL
-        # The lease runs out; somebody else takes the place; the round goes on.
-        (other,) = await devices(root, "people", 1)
-        await deliver(other, await other.task(), 5.0)
-        await root.until_round(experiment, 1, "committed")
-        # The edge comes back, learns that nobody waits for its round, and takes part in the next one.
-        await node.start().ready()
-        assert await settled(below[0], first) == "rolled_back"
-        tasks = [*await train(below), *await train(own)]
-        assert [await settled(d, t) for d, t in zip([*below, *own], tasks, strict=True)] == ["counted"] * 3
+        with forest.root.held() as clock:
+            experiment = await root.experiment(cohort=2, rounds=2, min_updates=1, lease_s=2.0)
+            (first,) = await train(below[:1])
+            await train(own)
+            assert node.end(signal.SIGKILL) == -signal.SIGKILL
+            # The lease runs out; somebody else takes the place; the round goes on.
+            clock.forward(2.1)
+            (other,) = await devices(root, "people", 1)
+            await deliver(other, await other.task(), 5.0)
+            await root.until_round(experiment, 1, "committed")
+            # The edge comes back, learns that nobody waits for its round, and takes part in the next one.
+            await node.start().ready()
+            assert await settled(below[0], first) == "rolled_back"
+            tasks = [*await train(below), *await train(own)]
+            assert [await settled(d, t) for d, t in zip([*below, *own], tasks, strict=True)] == ["counted"] * 3
         ended = {entry["state"]: entry["cause"] for entry in await edge.rounds(experiment)}
         assert ended == {"abandoned": "withdrawn", "committed": None}
 
@@ -239,10 +242,12 @@ def test_a_round_that_is_stopped_above_is_withdrawn_below(tell: Callable[[Story]
         root = await plant(forest)
         _, edge = await forest.edge(root, "people", "edge", edge_cohort=2)
         below = await devices(edge, "people", 2)
-        experiment = await root.experiment(cohort=1, rounds=1, lease_s=patience(2.0))
-        (task,) = await train(below[:1])
-        await root.ok("POST", f"/v1/experiments/{experiment}/stop")
-        assert await settled(below[0], task) == "rolled_back"
+        # The edge says above that it works, and hears of the stop, several times in a lease, which never ends.
+        with forest.root.held():
+            experiment = await root.experiment(cohort=1, rounds=1, lease_s=2.0)
+            (task,) = await train(below[:1])
+            await root.ok("POST", f"/v1/experiments/{experiment}/stop")
+            assert await settled(below[0], task) == "rolled_back"
         (entry,) = await edge.rounds(experiment)
         assert (entry["state"], entry["cause"]) == ("abandoned", "withdrawn")
         assert (await edge.finished(experiment))["reason"] == "completed"
@@ -255,13 +260,14 @@ def test_the_operator_of_an_edge_can_stop_its_part(tell: Callable[[Story], None]
         root = await plant(forest)
         _, edge = await forest.edge(root, "people", "edge", edge_cohort=2)
         (below,) = await devices(edge, "people", 1)
-        experiment = await root.experiment(cohort=1, rounds=1, deadline_s=patience(6.0))
-        await below.task()
-        await edge.ok("POST", f"/v1/experiments/{experiment}/stop")
-        assert (await edge.state(experiment))["state"] == "stopped"
-        (other,) = await devices(root, "people", 1)
-        await train([other])
-        await root.finished(experiment)
+        with forest.root.held():
+            experiment = await root.experiment(cohort=1, rounds=1)
+            await below.task()
+            await edge.ok("POST", f"/v1/experiments/{experiment}/stop")
+            assert (await edge.state(experiment))["state"] == "stopped"
+            (other,) = await devices(root, "people", 1)
+            await train([other])
+            await root.finished(experiment)
         told = [e for e in await events(root, experiment, "experiment.finished") if e["type"] == "task.aborted"]
         assert {event["data"]["code"] for event in told} <= {"stopped", "stopped_here"}
         assert told
@@ -305,12 +311,13 @@ def test_an_edge_that_lags_beyond_the_cap_withdraws_its_round(tell: Callable[[St
         root = await plant(forest)
         _, edge = await forest.edge(root, "people", "edge", edge_cohort=2)
         below, own = await devices(edge, "people", 2), await devices(root, "people", 2)
-        experiment = await root.experiment(lease_s=patience(6.0), staleness_cap=0, **BUFFERED)
-        late = await deliver(below[0], await below[0].task(), 9.0)
-        for device in own:
-            await deliver(device, await device.task(), 1.0)
-        await root.until_round(experiment, 1, "committed")
-        assert await settled(below[0], late) == "rolled_back"
+        with forest.root.held():
+            experiment = await root.experiment(lease_s=6.0, staleness_cap=0, **BUFFERED)
+            late = await deliver(below[0], await below[0].task(), 9.0)
+            for device in own:
+                await deliver(device, await device.task(), 1.0)
+            await root.until_round(experiment, 1, "committed")
+            assert await settled(below[0], late) == "rolled_back"
         first = min(await edge.rounds(experiment), key=lambda entry: entry["round"])
         assert (first["state"], first["cause"]) == ("abandoned", "withdrawn")
 

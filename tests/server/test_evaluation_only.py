@@ -6,7 +6,7 @@ from typing import Any
 
 from server_kit import Opener, fleet, update
 
-from tests.patience import patience
+from tests.held_clock import held
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:
@@ -42,11 +42,11 @@ def test_too_few_evaluations_end_by_name(coordinator: Opener) -> None:
     async def work() -> None:
         async with coordinator() as operator:
             (device,) = await fleet(operator, await operator.population(), 1)
-            experiment = await operator.experiment(
-                rounds=1, cohort=2, purpose="evaluate", evaluate_every=1, deadline_s=patience(1.0)
-            )
-            task = await device.task()
-            await device.upload(task, update(task, sums=[10, 5, 8]))
+            short: dict[str, Any] = {"rounds": 1, "cohort": 2, "evaluate_every": 1, "deadline_s": 1.0}
+            with held():
+                experiment = await operator.experiment(purpose="evaluate", **short)
+                task = await device.task()
+                await device.upload(task, update(task, sums=[10, 5, 8]))
             await operator.finished(experiment)
             (entry,) = await operator.rounds(experiment)
             assert (entry["state"], entry["cause"], entry["evaluated"]) == ("abandoned", "too_few_updates", 1)

@@ -11,6 +11,7 @@ import asyncio
 import json
 import signal
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from server_kit import Device, Operator, Recipe, fleet, measured, planted, tiny,
 from coterie.protocol.device import Task
 from coterie.protocol.tensors import decode_tensors
 from coterie.server.faults import BUDGET_POINTS, COMMIT_POINTS, EDGE_POINTS, SECURE_POINTS, SESSION_POINTS
-from tests.patience import patience
+from tests.held_clock import HeldClock
 
 REFUSED = (409, 422)
 
@@ -37,6 +38,8 @@ class Ledger:
         default_factory=dict[tuple[str, int], list[tuple[float, int]]]
     )
     tasks: list[tuple[Device, str, str]] = field(default_factory=list[tuple[Device, str, str]])
+    held: Callable[[], AbstractContextManager[HeldClock]] = field(kw_only=True)
+    """Holds the coordinator's clock."""
 
     def note(self, device: Device, task: Task, value: float, weight: int) -> None:
         """An acknowledged update."""
@@ -76,20 +79,23 @@ async def main_story(operator: Operator, token: str, ledger: Ledger) -> list[str
 
 
 async def late_story(operator: Operator, token: str, ledger: Ledger) -> list[str]:
-    """A deadline with one update of two; long enough for a slow machine to deliver that one."""
-    experiment = await operator.experiment(rounds=1, min_updates=1, deadline_s=patience(3.0))
+    """A deadline with one update of two."""
     one, two = await fleet(operator, token, 2)
-    await deliver(ledger, one, await one.task(), 2.0)
-    await two.task()
+    with ledger.held():
+        experiment = await operator.experiment(rounds=1, min_updates=1, deadline_s=1.0)
+        await deliver(ledger, one, await one.task(), 2.0)
+        await two.task()
     return [experiment]
 
 
 async def lost_story(operator: Operator, token: str, ledger: Ledger) -> list[str]:
     """A lease that runs out, so that another device takes the place."""
-    experiment = await operator.experiment(rounds=1, cohort=1, min_updates=1, lease_s=patience(2.0))
     one, two = await fleet(operator, token, 2)
-    await two.task()
-    await deliver(ledger, one, await one.task(), 2.0)
+    with ledger.held() as clock:
+        experiment = await operator.experiment(rounds=1, cohort=1, min_updates=1, lease_s=1.0)
+        await two.task()
+        clock.forward(1.1)
+        await deliver(ledger, one, await one.task(), 2.0)
     return [experiment]
 
 
@@ -198,8 +204,8 @@ def test_kill_at(chain: str, tmp_path: Path) -> None:
 
 async def assert_nothing_is_lost(story: Story, points: Sequence[str], folder: Path) -> None:
     """Live through a story in which the coordinator dies at each point, then hold it to what it acknowledged."""
-    ledger = Ledger()
     async with supervised(folder, *(f"{point}:1" for point in points)) as (supervisor, operator):
+        ledger = Ledger(held=supervisor.held)
         token = await operator.population()
         (experiment,) = await story(operator, token, ledger)
         await operator.finished(experiment)

@@ -10,6 +10,7 @@ from secure_kit import events_of
 from server_kit import Device, Opener, Operator, fleet, once, update
 
 from coterie.protocol.tensors import decode_tensors
+from tests.held_clock import held
 from tests.patience import patience
 
 
@@ -59,16 +60,15 @@ def test_a_round_in_which_the_trusted_device_does_not_report_is_abandoned_and_sa
     async def work() -> None:
         async with coordinator() as operator:
             *others, trusted = await fleet(operator, await operator.population(), 4)
-            request = await operator.request(
-                rounds=1, cohort=4, min_updates=2, deadline_s=patience(1.0), reducer="fltrust", trusted=trusted.id
-            )
-            view = await operator.ok("POST", "/v1/experiments", json=request.model_dump(mode="json"), headers=once())
-            for device in others:
-                task = await device.task()
-                assert (await device.upload(task, update(task, 1.0))).status_code == 200
-            entry = await operator.until_round(view["id"], 1, "abandoned")
+            short: dict[str, Any] = {"rounds": 1, "cohort": 4, "min_updates": 2, "deadline_s": 1.0}
+            with held():
+                experiment = await operator.experiment(reducer="fltrust", trusted=trusted.id, **short)
+                for device in others:
+                    task = await device.task()
+                    assert (await device.upload(task, update(task, 1.0))).status_code == 200
+            entry = await operator.until_round(experiment, 1, "abandoned")
             assert entry["cause"] == "trusted_missing"
-            assert len(await operator.models(view["id"])) == 1
+            assert len(await operator.models(experiment)) == 1
 
     asyncio.run(work())
 
@@ -80,23 +80,20 @@ def test_no_other_device_gets_the_task_that_a_trusted_one_lost_with_its_lease(
     async def work() -> None:
         async with coordinator() as operator:
             *others, trusted = await fleet(operator, await operator.population(), 5)
-            request = await operator.request(
-                rounds=1,
-                cohort=4,
-                min_updates=min_updates,
-                deadline_s=patience(3.0),
-                lease_s=patience(1.0),
-                reducer="fltrust",
-                trusted=trusted.id,
-            )
-            view = await operator.ok("POST", "/v1/experiments", json=request.model_dump(mode="json"), headers=once())
-            await trusted.task()
-            for device in others[:3]:
-                task = await device.task()
-                assert (await device.upload(task, update(task, 1.0))).status_code == 200
-            await asyncio.sleep(1.2)  # its lease is over: the place is free
-            assert (await others[3].check_in())["task"] is None
-            entry = await operator.until_round(view["id"], 1, "abandoned")
+            short: dict[str, Any] = {"cohort": 4, "min_updates": min_updates, "deadline_s": 2.0, "lease_s": 1.0}
+            with held() as clock:
+                running = await operator.experiment(reducer="fltrust", trusted=trusted.id, rounds=1, **short)
+                await trusted.task()
+                for device in others[:3]:
+                    task = await device.task()
+                    assert (await device.upload(task, update(task, 1.0))).status_code == 200
+                clock.forward(1.1)
+                async with asyncio.timeout(patience(30)):
+                    while (await operator.rounds(running))[0]["leased"]:
+                        await asyncio.sleep(0.02)
+                # The place is free.
+                assert (await others[3].check_in())["task"] is None
+            entry = await operator.until_round(running, 1, "abandoned")
             assert (entry["cause"], entry["accepted"]) == (cause, 3)
 
     asyncio.run(work())

@@ -17,13 +17,13 @@ from coterie.protocol.conversion import to_json
 from coterie.protocol.tensors import decode_tensors
 from coterie.server import board, driver
 from coterie.server.auth.caller import Caller
-from coterie.server.clock import now_ms
 from coterie.server.control.events import follow
 from coterie.server.credentials.tokens import parse_token
 from coterie.server.rounds.transitions import Rounds
 from coterie.server.store import experiments
 from coterie.server.store.experiments import OpenRound
 from coterie.server.store.tables import ExperimentRow
+from tests.held_clock import held
 from tests.patience import patience
 
 
@@ -151,18 +151,15 @@ def test_devices_measure_the_new_version_and_the_mean_is_weighted_by_examples(co
 
 
 def test_rounds_without_enough_updates_are_abandoned_by_name_and_stall_the_experiment(
-    coordinator: Opener, monkeypatch: pytest.MonkeyPatch, usual_logs: None
+    coordinator: Opener, usual_logs: None
 ) -> None:
     async def work() -> None:
         async with coordinator() as operator:
             (device,) = await fleet(operator, await operator.population(), 1)
-            # No deadline passes until the upload is there, however slow the machine is.
-            begun = now_ms()
-            monkeypatch.setattr(driver, "now_ms", lambda: begun)
-            experiment = await operator.experiment(rounds=9, min_updates=2, deadline_s=patience(0.4))
-            task = await device.task()
-            assert (await device.upload(task, update(task))).status_code == 200
-            monkeypatch.undo()
+            with held():
+                experiment = await operator.experiment(rounds=9, min_updates=2, deadline_s=0.4)
+                task = await device.task()
+                assert (await device.upload(task, update(task))).status_code == 200
             with capture_logs() as logs:
                 view = await operator.finished(experiment)
             assert (view["state"], view["reason"]) == ("finished", "stalled")
@@ -236,7 +233,7 @@ def test_a_deadline_that_cannot_be_kept_is_tried_again_a_little_later_and_not_wi
     async def work() -> None:
         async with coordinator() as operator:
             await operator.population()
-            experiment = await operator.experiment(deadline_s=patience(1.0))
+            experiment = await operator.experiment(deadline_s=1.0)
             await operator.until_round(experiment, 1, "abandoned")
             assert len(tries) >= 3 and tries[2] - tries[0] >= 1.5 * driver.RETRY_S
 

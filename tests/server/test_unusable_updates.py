@@ -3,7 +3,6 @@ and is paid for, and nothing that is published says of whom or why.
 """
 
 import json
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +11,7 @@ from secure_kit import events_of
 from server_kit import Device, Opener, Operator, fleet, planted, update
 
 from coterie.privacy.ledger.events import Limit, Reserve, Spend
-from tests.patience import patience
+from tests.held_clock import held
 
 WRONG = (np.nan, np.inf)
 
@@ -80,12 +79,12 @@ def test_why_a_device_gave_up_is_published_only_where_rows_have_nothing_to_do_wi
     async def work() -> None:
         async with coordinator() as operator:
             devices = await fleet(operator, await operator.population(), 2)
-            experiment = await started(operator, private(), rounds=1, deadline_s=patience(4.0))
-            held = [(device, await device.task()) for device in devices]
-            for device, task in held:
-                said: dict[str, Any] = {"phase": phase, "code": "metric_invalid", "detail": "The loss is nan."}
-                answer = await device.send("POST", f"/v1/device/tasks/{task.id}/abort", json.dumps(said).encode())
-                assert answer.status_code == 204, answer.text
+            said = json.dumps({"phase": phase, "code": "metric_invalid", "detail": "The loss is nan."}).encode()
+            with held():
+                experiment = await started(operator, private(), rounds=1, deadline_s=1.0)
+                for device, task in [(device, await device.task()) for device in devices]:
+                    answer = await device.send("POST", f"/v1/device/tasks/{task.id}/abort", said)
+                    assert answer.status_code == 204, answer.text
             await operator.finished(experiment)
             (row,) = await operator.rounds(experiment)
             assert row["state"] == "abandoned"
