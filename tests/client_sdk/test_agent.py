@@ -24,6 +24,7 @@ from coterie.protocol.tensors import decode_tensors
 from coterie.protocol.update import read_update
 from coterie.server.store import experiments
 from coterie.server.store.tables import RoundRow
+from tests.held_clock import held
 from tests.patience import patience
 
 
@@ -344,15 +345,16 @@ def test_a_stopped_device_gives_its_task_back_after_the_current_step(tmp_path: P
 
 def test_a_task_that_the_coordinator_closes_ends_the_training(tmp_path: Path) -> None:
     async def work(place: Lab) -> None:
-        policy = RoundPolicy(rounds=1, cohort=1, evaluate_every=0, lease_s=patience(1.5))
+        policy = RoundPolicy(rounds=1, cohort=1, evaluate_every=0, lease_s=1.5)
         view = await place.submit(experiment("closing", epochs=1_000_000, rounds=policy))
         events: Events = []
         agent = await place.agent("closing", on_event=hear(events))
-        running = asyncio.create_task(agent.cycle())
-        while agent.store.in_flight() is None:
-            await asyncio.sleep(0.01)
-        await place.control.stop(view.id)
-        await asyncio.wait_for(running, patience(20))
+        with held():  # its lease does not end
+            running = asyncio.create_task(agent.cycle())
+            while agent.store.in_flight() is None:
+                await asyncio.sleep(0.01)
+            await place.control.stop(view.id)
+            await asyncio.wait_for(running, patience(20))
         assert [event["code"] for event in events if event["event"] == "refused"] == ["task_finished"]
 
     run(work, tmp_path)

@@ -28,6 +28,7 @@ from coterie.protocol.metrics import MetricSums
 from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.schema import DataSchema, Feature, Label
 from coterie.protocol.signing import SigningKey
+from tests.held_clock import held
 
 
 def test_data_is_checked_before_the_coordinator_hears_of_the_device(tmp_path: Path) -> None:
@@ -163,12 +164,16 @@ def test_tasks_that_the_policy_refuses_do_not_end_the_device(tmp_path: Path) -> 
 
 def test_training_that_diverges_ends_no_device_and_is_said_by_its_round(tmp_path: Path) -> None:
     async def work(place: Lab) -> None:
-        policy = RoundPolicy(rounds=2, cohort=1, evaluate_every=0, deadline_s=4.0)
+        policy = RoundPolicy(rounds=2, cohort=1, evaluate_every=0, deadline_s=1.0)
         view = await place.submit(experiment("diverging", optimizer=sgd(1e30), rounds=policy))
         events: Events = []
         agent = await place.agent("diverging", on_event=hear(events))
-        while kinds(events).count("refused") <= MOST_FAILURES or not (await place.control.history(view.id)).rounds:
-            await asyncio.sleep(await agent.cycle())
+        for most in (MOST_FAILURES, MOST_FAILURES + 1):
+            while kinds(events).count("refused") < most:
+                await asyncio.sleep(await agent.cycle())
+            clock.forward(1.1)  # the round's deadline passes
+        while not (await place.control.history(view.id)).rounds:
+            await asyncio.sleep(0.02)
         refused = [event for event in events if event["event"] == "refused"]
         assert {event["code"] for event in refused} == {"training_diverged"}
         assert "diverged in round 1; lower the learning rate" in refused[0]["message"]
@@ -176,7 +181,8 @@ def test_training_that_diverges_ends_no_device_and_is_said_by_its_round(tmp_path
         assert history.rounds[0].state == "abandoned" and history.rounds[0].diverged > 0
         assert any("Training diverged in round 1; lower the learning rate" in hint for hint in hints(history))
 
-    run(work, tmp_path)
+    with held() as clock:
+        run(work, tmp_path)
 
 
 def test_weight_and_steps_are_capped_by_the_device(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Compressed updates over HTTP: every kind of codec, and error feedback that counts with its update or not at all."""
 
+import asyncio
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ from sdk_kit import Lab, experiment, run
 from coterie.compute.nn.zoo import mlp
 from coterie.errors import ExperimentError
 from coterie.protocol.rounds import RoundPolicy
-from tests.patience import patience
+from tests.held_clock import held
 
 KINDS = ("topk:0.1+ef", "qsgd:4+rice", "eden:4", "rotate+grid:8:1", "powersgd:2+ef", "diff_sparse_quant")
 
@@ -59,11 +60,15 @@ def test_a_second_run_goes_on_with_the_error_that_the_first_left(tmp_path: Path)
 
 def test_an_error_whose_round_was_abandoned_is_forgotten(tmp_path: Path) -> None:
     async def work(place: Lab) -> None:
-        # A device that is late gives its task up, and nothing is left to settle: the deadline leaves it time.
-        policy = RoundPolicy(rounds=1, cohort=2, min_updates=2, deadline_s=patience(8.0), evaluate_every=0)
-        view = await place.submit(experiment("lonely", rounds=policy, codecs=("topk:0.1+ef",)))
-        agent = await place.agent("lonely")
-        summary = await agent.run(rounds=1)
+        policy = RoundPolicy(rounds=1, cohort=2, min_updates=2, deadline_s=1.0, evaluate_every=0)
+        # A device that is late gives its task up, and nothing is left to settle: the deadline waits for it.
+        with held():
+            view = await place.submit(experiment("lonely", rounds=policy, codecs=("topk:0.1+ef",)))
+            agent = await place.agent("lonely")
+            running = asyncio.create_task(agent.run(rounds=1))
+            while not (await place.control.rounds(view.id))[0].accepted:
+                await asyncio.sleep(0.02)
+        summary = await running
         assert (summary.counted, summary.rolled_back) == (0, 1)
         assert agent.store.client_state(view.id) == {}
 

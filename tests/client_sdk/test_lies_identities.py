@@ -3,6 +3,7 @@
 import asyncio
 import json
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from coterie.protocol.privacy import UserLevel
 from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.secure_aggregation import SecureAggregation
 from coterie.protocol.signing import SigningKey
+from tests.held_clock import held
 from tests.patience import patience
 
 ISSUER = SigningKey.from_seed(b"i" * 32)
@@ -108,7 +110,8 @@ def test_an_endorsement_of_another_key_counts_for_nobody(tmp_path: Path) -> None
 def test_survivors_must_be_endorsed_too(tmp_path: Path) -> None:
     """Of four endorsed devices one goes when shares are dealt: three are fewer than each of them asks for."""
     policy = POLICY.replace("min_endorsed = 3", "min_endorsed = 4")
-    with lying_coordinator(tmp_path) as lying:
+    with lying_coordinator(tmp_path) as lying, ExitStack() as clock:
+        clock.enter_context(held())
         _, token = lying.submit(wanted(phase_s=4.0))
         for number in range(CLIENTS):
             endorsed(tmp_path, number)
@@ -117,6 +120,7 @@ def test_survivors_must_be_endorsed_too(tmp_path: Path) -> None:
             while not lying.bodies("/secure/shares") and time.monotonic() < until:
                 time.sleep(0.005)
             running[0].process.kill()
+            clock.close()  # the phase that it is missing from ends
             told = [device.events() for device in running[1:]]
     assert [refusals(events) for events in told] == [["secagg_identities"]] * 3
     assert not any("reveal" in str(event.get("message")) for events in told for event in events)

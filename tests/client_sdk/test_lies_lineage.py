@@ -37,7 +37,7 @@ STRICT = 'require_secure_aggregation = true\nmodes = ["consistent"]\n'
 
 
 def in_secret(secure: SecureAggregation = CONSISTENT, **changes: Any) -> Any:
-    rounds = RoundPolicy(rounds=2, cohort=CLIENTS, evaluate_every=0, deadline_s=patience(20.0))
+    rounds = RoundPolicy(rounds=2, cohort=CLIENTS, evaluate_every=0, deadline_s=600.0)
     return experiment("own", rounds=rounds, secure_aggregation=secure, **changes)
 
 

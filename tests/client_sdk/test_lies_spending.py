@@ -6,6 +6,7 @@ other cuts the end off its ledger: the checkpoint outside of its folder shows it
 import asyncio
 import json
 import sqlite3
+import time
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from coterie.protocol.budget import BudgetView
 from coterie.protocol.privacy import UserLevel
 from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.secure_aggregation import SecureAggregation
+from tests.held_clock import held
 from tests.patience import patience
 
 CLIENTS = 4
@@ -28,7 +30,7 @@ POLICY = 'min_cohort = 3\nmax_epsilon = {limit}\nmax_delta = 1e-6\ntrusts = ["co
 def asked(name: str) -> Any:
     """One round with noise that devices share, whose phases end soon."""
     rounds = RoundPolicy(rounds=1, cohort=CLIENTS, min_updates=CLIENTS, weight_cap=1, evaluate_every=0)
-    secure = SecureAggregation(mode="consistent", norm=1.0, dropout=0.25, phase_s=patience(4.0))
+    secure = SecureAggregation(mode="consistent", norm=1.0, dropout=0.25, phase_s=4.0)
     return experiment(name, rounds=rounds, privacy=NOISE, secure_aggregation=secure)
 
 
@@ -37,6 +39,11 @@ def paid(folder: Path) -> list[str]:
     with sqlite3.connect(f"file:{folder / 'server' / 'coterie.db'}?mode=ro", uri=True) as database:
         rows = database.execute("select event from ledger order by sequence")
         return [json.loads(event)["kind"] for (event,) in rows]
+
+
+def revealing(lying: Lying) -> set[str]:
+    """The devices that have sent what opens the sum."""
+    return {device for device, path, _ in list(lying.liar.heard) if path.endswith("/secure/reveal")}
 
 
 def budget(lying: Lying) -> BudgetView:
@@ -66,10 +73,14 @@ def test_a_sum_that_can_be_opened_is_paid_for_though_its_round_fails(tmp_path: P
         limit = budget(lying).experiments[0].limit or 0.0
         policy = POLICY.format(limit=1.1 * limit)
         with devices(lying, token, tmp_path, count=CLIENTS, policy=policy, wanted=2) as running:
+            with held():  # no phase ends before every device has revealed
+                until = time.monotonic() + patience(60)
+                while len(revealing(lying)) < CLIENTS and time.monotonic() < until:
+                    time.sleep(0.02)
             (record,) = lying.history(first).rounds
             lying.liar.withheld = lambda path: False
             told = [device.events() for device in running]
-        opened = {device for device, path, _ in lying.liar.heard if path.endswith("/secure/reveal")}
+        opened = revealing(lying)
         spent = budget(lying).experiments[0]
 
         lying.submit(asked("second"), population="own")

@@ -14,6 +14,7 @@ from coterie.server.auth.caller import Caller
 from coterie.server.control.events import follow
 from coterie.server.control.tokens import JOINING
 from coterie.server.store import tokens
+from tests.held_clock import held
 from tests.patience import patience
 
 
@@ -117,21 +118,22 @@ def test_an_idempotency_key_is_its_tokens_alone(coordinator: Opener) -> None:
 @pytest.mark.parametrize("how", ["revoked", "expired"])
 def test_an_open_stream_of_events_ends_with_its_token(how: str, coordinator: Opener) -> None:
     async def story(place: Place) -> None:
-        made = await place.token("researcher", "people", **({"expires_s": 2} if how == "expired" else {}))
-        here = place.operator.app.state.coordinator
-        expires = None
-        if how == "expired":
-            async with here.storage.database.read() as session:
-                row = await tokens.find(session, made["id"])
-                expires = None if row is None else row.expires_at
-        caller = Caller(token=made["id"], role="researcher", population="people", expires_at=expires)
+        with held():  # however long it takes to open the stream, the token has not expired before
+            made = await place.token("researcher", "people", **({"expires_s": 1} if how == "expired" else {}))
+            here = place.operator.app.state.coordinator
+            expires = None
+            if how == "expired":
+                async with here.storage.database.read() as session:
+                    row = await tokens.find(session, made["id"])
+                    expires = None if row is None else row.expires_at
+            caller = Caller(token=made["id"], role="researcher", population="people", expires_at=expires)
 
-        async def whole() -> list[str]:
-            return [chunk.decode() async for chunk in follow(here, caller, 0, None)]
+            async def whole() -> list[str]:
+                return [chunk.decode() async for chunk in follow(here, caller, 0, None)]
 
-        stream = asyncio.create_task(whole())
-        await asyncio.sleep(0.1)
-        assert not stream.done()
+            stream = asyncio.create_task(whole())
+            await asyncio.sleep(0.1)
+            assert not stream.done()
         if how == "revoked":
             await place.operator.ok("DELETE", f"/v1/tokens/{made['id']}")
             await place.operator.ok("POST", f"/v1/experiments/{place.experiment}/stop")

@@ -13,6 +13,7 @@ from coterie.errors import CoterieError
 from coterie.protocol.canonical import sha256_hex
 from coterie.protocol.http_signatures import content_digest
 from coterie.protocol.session import fingerprint
+from tests.held_clock import held
 
 
 def test_messages_come_in_order_and_are_acknowledged_once(coordinator: Opener, tmp_path: Path) -> None:
@@ -90,10 +91,11 @@ def test_an_ended_and_an_expired_session_take_nothing(coordinator: Opener, tmp_p
                 with pytest.raises(CoterieError, match="done") as ended:
                     await one.send("rows", "feature", b"x")
                 assert ended.value.reason == "session_ended"
-            async with two(operator, tmp_path / "again", expires_s=1) as (_, one, _other):
-                await asyncio.sleep(1.1)
-                with pytest.raises(CoterieError) as expired:
-                    await one.send("rows", "feature", b"x")
+            with held() as clock:
+                async with two(operator, tmp_path / "again", expires_s=1) as (_, one, _other):
+                    clock.forward(1.1)
+                    with pytest.raises(CoterieError) as expired:
+                        await one.send("rows", "feature", b"x")
                 assert expired.value.reason == "session_expired"
 
     asyncio.run(work())
@@ -104,7 +106,7 @@ def test_an_expired_message_is_told_by_name_and_left_behind(coordinator: Opener,
         async with coordinator() as operator, two(operator, tmp_path, message_ttl_s=1) as (_, one, other):
             for body in (b"late", bytes(100_000)):
                 sent = await one.send("rows", "feature", body)
-                await asyncio.sleep(1.1)
+                clock.forward(1.1)
                 with pytest.raises(CoterieError) as expired:
                     await other.receive("rows", "owner", patience_s=20)
                 assert expired.value.reason == "message_expired"
@@ -114,7 +116,8 @@ def test_an_expired_message_is_told_by_name_and_left_behind(coordinator: Opener,
             message = await other.receive("rows", "owner", patience_s=20)
             assert (message.sequence, await message.read()) == (2, b"in time")
 
-    asyncio.run(work())
+    with held() as clock:
+        asyncio.run(work())
 
 
 def test_messages_are_acknowledged_in_their_order(coordinator: Opener, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from coterie.protocol.signing import SigningKey
 from coterie.server.app import create_app
 from coterie.server.credentials.nonces import Nonces
 from coterie.server.settings import Settings
+from tests.held_clock import held
 
 BODY = b'{"pending":[]}'
 PATH = "/v1/device/check-in"
@@ -161,12 +162,13 @@ def test_a_nonce_is_good_for_one_device_and_a_short_time(coordinator: Opener) ->
         (other,) = await fleet(operator, await operator.population(), 1)
         assert await code_of(device, device.signed("POST", PATH, BODY, other.nonce)) == (401, "nonce_stale")
         old = operator.app.state.coordinator.identity.nonces.issue(device.id)
-        await asyncio.sleep(2.1)
+        clock.forward(2.1)
         answer = await device.once("POST", PATH, BODY, nonce=old)
         assert answer.json()["code"] == "nonce_stale"
         assert (await device.once("POST", PATH, BODY)).status_code == 200  # with the nonce of the refusal
 
-    with_device(coordinator, check, nonce_window_s=2.0)
+    with held() as clock:
+        with_device(coordinator, check, nonce_window_s=2.0)
 
 
 def test_unknown_and_revoked_devices(coordinator: Opener) -> None:
