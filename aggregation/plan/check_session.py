@@ -4,8 +4,10 @@ A plan comes from a partner, sealed in the session, so its sender is known by th
 believed. Refusals have the codes of `coterie.aggregation.plan.check`.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from coterie import errors
 from coterie.aggregation.plan.check import PlanLimits, check_stage_file
@@ -15,6 +17,8 @@ from coterie.aggregation.plan.session_manifest import RolePart, SessionManifest
 from coterie.aggregation.plan.stage import TASKS, Stage, TaskName
 from coterie.protocol.metrics import EXAMPLES
 
+MESSAGE_BYTES: Final = 64 << 20
+"""Most bytes that a role may send for one batch."""
 FileName = tuple[str, str]
 """The role and the name of a stage."""
 _Link = tuple[str, str, str]
@@ -78,7 +82,8 @@ def _scope(manifest: SessionManifest, part: RolePart) -> StageScope:
         hyper=manifest.hyper.keys(),
         metrics=manifest.metrics,
         batch_size=manifest.training.batch_size,
-        partners=[role for role in manifest.roles if role != part.role],
+        # Roles with features speak with the one that has the labels, and not with one another.
+        partners=[other.role for other in manifest.parts if other.shape != part.shape],
     )
 
 
@@ -86,6 +91,8 @@ def _check_parts(manifest: SessionManifest, limits: PlanLimits) -> None:
     labels = [part.role for part in manifest.parts if part.shape == "split_labels"]
     names = [[tensor.name for tensor in part.client_state] for part in manifest.parts]
     size = max(sum(tensor.size for tensor in part.client_state) for part in manifest.parts)
+    stages = [stage for part in manifest.parts for stage in part.stages]
+    largest = max((sum(4 * math.prod(t.shape) for t in s.to_destination("message")) for s in stages), default=0)
     rules = (
         (len(set(manifest.roles)) == len(manifest.parts), "two parts have one role"),
         (len(labels) == 1, f"one role must have the labels, not {len(labels)}"),
@@ -93,8 +100,8 @@ def _check_parts(manifest: SessionManifest, limits: PlanLimits) -> None:
         (size <= limits.state, f"a part has {size} elements of client state; at most {limits.state} are allowed"),
         (manifest.metrics[:2] == (EXAMPLES, "loss"), f"metrics must begin with {EXAMPLES!r} and 'loss'"),
         (
-            all("/" not in part.role for part in manifest.parts),
-            "the name of a role holds a slash",
+            largest <= MESSAGE_BYTES,
+            f"a message has {largest} bytes for one batch; at most {MESSAGE_BYTES} are allowed",
         ),
     )
     for holds, message in rules:

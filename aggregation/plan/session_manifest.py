@@ -19,6 +19,7 @@ from coterie.protocol.canonical import LARGEST_INTEGER, canonical_json, parse_js
 from coterie.protocol.conversion import to_json
 from coterie.protocol.layout import Tensor
 from coterie.protocol.schema import DataSchema
+from coterie.protocol.session import SessionWord
 
 FORMAT: Final = "coterie-session-plan-1"
 MOST_ROLES = 16
@@ -44,15 +45,11 @@ class RolePart:
     stages: in the order in which they run.
     """
 
-    role: Text
+    role: SessionWord
     shape: PartShape
     schema: DataSchema
     client_state: Listed[Tensor]
     stages: Listed[Stage]
-
-    def find(self, name: str) -> Stage | None:
-        """The stage of this name, if there is one."""
-        return next((stage for stage in self.stages if stage.name == name), None)
 
     def stages_of(self, task: TaskName) -> tuple[Stage, ...]:
         """The stages of a task, in the order in which they run."""

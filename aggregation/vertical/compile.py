@@ -1,6 +1,7 @@
 """From a split network to the plan of a session: one part for each role, traced, differentiated and written as ONNX."""
 
 from collections.abc import Mapping
+from typing import cast
 
 from coterie import errors
 from coterie.aggregation.compiling.describe import described
@@ -21,6 +22,8 @@ def compile_split(split: SplitNetwork) -> SessionPlan:
     Raises errors.ExperimentError: ``model_mismatch`` (a model does not take its columns, gives no embedding, keeps
     statistics), ``loss_mismatch``, ``loss_shape``, ``metric_shape``, ``initial_unsupported``, ``not_portable``, …
     """
+    if not isinstance(cast(object, split), SplitNetwork):
+        raise errors.ArgumentTypeError(f"compile_split takes a SplitNetwork, not a {type(split).__name__}.")
     labels = split.labels
     others = [
         RoleGraphs(role=part.role, split=split, schema=part.schema, models={MODEL: part.model})

@@ -1,5 +1,6 @@
 """A split network: what a researcher asks of organisations that hold different columns of the same rows."""
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -66,8 +67,8 @@ class SplitNetwork:
     evaluation_batch: rows per message of an evaluation or prediction.
 
     The first weights of a part are drawn by the role itself, of no seed that others know: whoever knew them could work
-    out the first rows from the first embeddings. No part draws random numbers while it trains (dropout) or keeps
-    running statistics (BatchNorm).
+    out the first rows from the first embeddings. (Weights that begin at a constant are known to all.) No part draws
+    random numbers while it trains (dropout) or keeps running statistics (BatchNorm).
 
     Raises errors.ExperimentError naming the field that is not possible.
     """
@@ -111,6 +112,11 @@ def _kinds(split: SplitNetwork) -> tuple[_Rule, ...]:
         (lambda: all(isinstance(part, FeatureRole) for part in listed), "features must be a tuple of FeatureRole"),
         (lambda: isinstance(cast(object, split.labels), LabelRole), "labels must be a LabelRole"),
         (lambda: 0 < len(listed) < MOST_ROLES, f"it needs 1 to {MOST_ROLES - 1} roles with features"),
+        (
+            lambda: isinstance(cast(object, split.labels.schema), DataSchema),
+            "the schema of labels must be a DataSchema(features, label)",
+        ),
+        (lambda: isinstance(cast(object, split.metrics), Mapping), "metrics must be a mapping of names to functions"),
         (lambda: callable(split.loss), "loss must be a function of (prediction, label)"),
         (
             lambda: isinstance(cast(object, split.optimizer), Optimizer),
@@ -126,13 +132,20 @@ def _numbers(split: SplitNetwork) -> tuple[_Rule, ...]:
     def roles() -> list[str]:
         return [split.labels.role, *(part.role for part in split.features)]
 
+    def models() -> list[object]:
+        return [split.labels.model, split.labels.top, *(part.model for part in split.features)]
+
     def columns() -> list[str]:
         schemas = (split.labels.schema, *(part.schema for part in split.features))
         return [feature.name for schema in schemas for feature in schema.features] + [split.labels.schema.label.name]
 
     return (
         (lambda: len(set(roles())) == len(roles()), "two roles have one name"),
-        (lambda: all(role and "/" not in role for role in roles()), "a role needs a name without a slash"),
+        (
+            lambda: all(re.fullmatch("[a-z0-9][a-z0-9_-]{0,31}", str(role)) for role in roles()),
+            "the name of a role has 1 to 32 lower-case letters, digits, - and _, as in a session",
+        ),
+        (lambda: all(isinstance(model, Module) for model in models()), "every model must be a module of compute.nn"),
         (
             lambda: split.labels.schema.label.others == "refused",
             "a label that drops rows would put the rows of the roles out of step; leave out the rows of other classes "

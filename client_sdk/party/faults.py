@@ -39,10 +39,10 @@ class LearnerFaults(FaultHook):
     """The points of a role that learns."""
 
     points: ClassVar[Mapping[str, str]] = {
-        "begun": "the first weights are kept, nothing of the call has left",
+        "begun": "the call and the first weights are kept, nothing of it has left",
         "message_kept": "a message is on disk, the coordinator does not know that",
-        "checkpoint_kept": "progress is kept, the messages before it are not deleted",
-        "result_kept": "the result of a call is kept, the call does not count as done",
-        "call_done": "the call counts as done, nobody has its result",
+        "agreed": "all roles make the call, and it is kept that they do",
+        "checkpoint_kept": "progress and the part of the model are kept",
+        "call_done": "the result of the call is kept, nobody has it",
     }
     variable = "COTERIE_LEARNER_FAULT"

@@ -3,35 +3,30 @@ reads again what it had read, and sends nothing twice.
 """
 
 from collections.abc import Mapping
-from pathlib import Path
 
 from coterie.client_sdk.party.faults import LearnerFaults
+from coterie.client_sdk.party.learner_store import LearnerStore
 from coterie.client_sdk.party.party import Session
 from coterie.errors import InputError, RemoteError
-from coterie.protocol.files import write_durably
-from coterie.protocol.private_files import make_private_folder
 
 
 class MessageLog:
     """The messages with all partners, in order.
 
-    session: the session. stage: its stage. folder: where messages are kept until `forget`; of this log alone.
+    session, stage: where they pass.
+    store: where they are kept.
     sent, received: how many messages to and from each role are worked in; the next are the next ones.
     """
 
-    def __init__(
-        self,
-        session: Session,
-        stage: str,
-        folder: Path,
-        *,
-        sent: Mapping[str, int] | None = None,
-        received: Mapping[str, int] | None = None,
-    ) -> None:
-        make_private_folder(folder)
-        self._session, self._stage, self._folder = session, stage, folder
-        self.sent, self.received = dict(sent or {}), dict(received or {})
+    def __init__(self, session: Session, stage: str, store: LearnerStore) -> None:
+        self._session, self._stage, self._store = session, stage, store
+        self.sent: dict[str, int] = {}
+        self.received: dict[str, int] = {}
         self.faults = LearnerFaults.from_environment()
+
+    def rewind(self, sent: Mapping[str, int], received: Mapping[str, int]) -> None:
+        """Go back to where these many messages are worked in."""
+        self.sent, self.received = dict(sent), dict(received)
 
     def send(self, role: str, body: bytes) -> None:
         """Send the next message to a role; one that was sent before is not sent twice.
@@ -50,17 +45,10 @@ class MessageLog:
         Raises InputError (``message_too_large``), and as `Session.receive` does.
         """
         number = self.received.get(role, 0)
-        path = self._path(role, number)
-        data = path.read_bytes() if path.exists() else self._fetch(role, number, limit, patience_s)
+        kept = self._store.message(self._stage, role, number)
+        data = self._fetch(role, number, limit, patience_s) if kept is None else kept
         self.received[role] = number + 1
         return data
-
-    def forget(self) -> None:
-        """Delete the messages that are worked in, once what was made of them is kept."""
-        for path in self._folder.iterdir():
-            role, _, number = path.name.rpartition(".")
-            if number.isdecimal() and int(number) < self.received.get(role, 0):
-                path.unlink()
 
     def _fetch(self, role: str, number: int, limit: int, patience_s: float | None) -> bytes:
         while True:
@@ -71,7 +59,8 @@ class MessageLog:
             self._session.acknowledge(message)
         if message.sequence > number:
             raise RemoteError(
-                f"Message {number} from {role} in stage {self._stage} was acknowledged and is not in {self._folder}.",
+                f"Message {number} from {role} in stage {self._stage} was acknowledged and is not in "
+                f"{self._store.folder}.",
                 hint="Use the folder in which this session was begun, or make another session.",
                 code="message_order",
             )
@@ -81,13 +70,11 @@ class MessageLog:
             if len(data) > limit:
                 raise InputError(
                     f"Message {number} from {role} in stage {self._stage} has more than the {limit} bytes expected.",
-                    hint="Ask the partner which program it runs.",
+                    hint="Ask the partner which program it runs, end the session and make another.",
                     code="message_too_large",
                 )
-        write_durably(self._path(role, number), bytes(data), mode=0o600)
+        body = bytes(data)
+        self._store.add_message(self._stage, role, number, body)
         self.faults.reach("message_kept")
         self._session.acknowledge(message)
-        return bytes(data)
-
-    def _path(self, role: str, number: int) -> Path:
-        return self._folder / f"{role}.{number}"
+        return body

@@ -4,27 +4,30 @@ of its own.
 A plan needs no signature: messages are sealed between parties that have pinned each other's keys.
 """
 
+from contextlib import closing
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
 from coterie.aggregation.plan.check import PlanLimits
 from coterie.aggregation.plan.check_session import SessionPlan, check_session_plan, file_names
 from coterie.aggregation.plan.session_manifest import SessionManifest
+from coterie.client_sdk.party.learner_store import LearnerStore
 from coterie.client_sdk.party.message_log import MessageLog
 from coterie.client_sdk.party.party import Session
-from coterie.errors import PlanRefused
+from coterie.errors import ArgumentTypeError, PlanRefused
 
 STAGE: Final = "plan"
 """The stage of a session in which plans are sent."""
 
 
 def send_plan(session: Session, plan: SessionPlan) -> None:
-    """Send a plan to all partners. Once in a session; what an earlier process has sent is not sent again.
+    """Send a plan to all partners. A session has one plan; what an earlier process has sent is not sent again.
 
     Raises errors.PlanRefused for one that partners would refuse or whose roles are not the session's, InputError
     (``stage_unknown``) in a session without a stage ``plan``, Conflict (``message_differs``) where another plan was
     sent before, and as `Session.send` does.
     """
+    require_plan(plan)
     check_session_plan(plan)
     _check_roles(session, plan.manifest)
     bodies = [plan.manifest.data, *(plan.graphs[name] for name in file_names(plan.manifest))]
@@ -43,17 +46,27 @@ def receive_plan(session: Session, sender: str, folder: str | Path, *, patience_
     Raises errors.PlanRefused, and as `Session.receive` does.
     """
     limits = PlanLimits()
-    log = MessageLog(session, STAGE, Path(folder))
-    data = log.receive(sender, limit=limits.manifest_bytes, patience_s=patience_s)
-    manifest = SessionManifest.from_bytes(data)
-    graphs = {
-        name: log.receive(sender, limit=limits.graph.graph_bytes, patience_s=patience_s)
-        for name in file_names(manifest)
-    }
+    with closing(LearnerStore(Path(folder))) as store:
+        log = MessageLog(session, STAGE, store)
+        data = log.receive(sender, limit=limits.manifest_bytes, patience_s=patience_s)
+        manifest = SessionManifest.from_bytes(data)
+        graphs = {
+            name: log.receive(sender, limit=limits.graph.graph_bytes, patience_s=patience_s)
+            for name in file_names(manifest)
+        }
     plan = SessionPlan(manifest, graphs)
     check_session_plan(plan, limits)
     _check_roles(session, manifest)
     return plan
+
+
+def require_plan(plan: SessionPlan) -> None:
+    """Raise errors.ArgumentTypeError for what is no plan of a session."""
+    if not isinstance(cast(object, plan), SessionPlan):
+        raise ArgumentTypeError(
+            f"This needs a SessionPlan, not a {type(plan).__name__}.",
+            hint="compile_split(network) makes one of a SplitNetwork, and receive_plan(...) takes a partner's.",
+        )
 
 
 def _check_roles(session: Session, manifest: SessionManifest) -> None:

@@ -103,6 +103,15 @@ def _role(**changes: Any) -> dict[str, Any]:
     return {"features": (replace(network().features[0], **changes), network().features[1])}
 
 
+def _wide() -> dict[str, Any]:
+    """Embeddings of which one batch is more than a message may be."""
+    return {
+        "evaluation_batch": 1 << 20,
+        **_role(model=nn.Linear(3, 35)),
+        **_labels(top=nn.Linear(40, 2)),
+    }
+
+
 def _labels(**changes: Any) -> dict[str, Any]:
     return {"labels": replace(network().labels, **changes)}
 
@@ -115,7 +124,12 @@ def _labels(**changes: Any) -> dict[str, Any]:
         (_role(model=nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))), "model_mismatch", "running statistics"),
         (_role(model=Stacked()), "model_mismatch", "embedding"),
         (_role(role="clinic"), "split_invalid", "one name"),
-        (_role(role="a/b"), "split_invalid", "slash"),
+        (_role(role="a/b"), "split_invalid", "lower-case"),
+        (_role(role="Registry"), "split_invalid", "lower-case"),
+        (_role(model="m"), "split_invalid", "module of compute.nn"),
+        (_labels(schema="s"), "split_invalid", "DataSchema"),
+        ({"metrics": None}, "split_invalid", "mapping"),
+        (_wide(), "plan_inconsistent", "bytes for one batch"),
         (_labels(top=nn.Linear(4, 2)), "model_mismatch", "embeddings of all roles"),
         (_labels(top=nn.Linear(9, 1)), "loss_mismatch", "class 1"),
         (
@@ -180,7 +194,7 @@ SPOILED: tuple[tuple[Change, str, str], ...] = (
     (lambda clinic, registry, insurer: (registry, insurer), "plan_sections", "must have the labels"),
     (_registry(lambda part: _output(part, "embed", partner="nobody")), "plan_wiring", "takes nothing named"),
     (_registry(lambda part: _output(part, "embed", partner=None)), "plan_wiring", "names a partner"),
-    (_registry(lambda part: _output(part, "embed", partner="insurer")), "plan_wiring", "has not sent it"),
+    (_registry(lambda part: _output(part, "embed", partner="insurer")), "plan_wiring", "takes nothing named"),
     (_registry(lambda part: _output(part, "represent", key="other")), "plan_wiring", "has not sent it"),
     (_registry(lambda part: _output(part, "embed", shape=(8, 3))), "plan_wiring", "another type"),
     (_registry(lambda part: _output(part, "embed", shape=(4, 4))), "plan_wiring", "takes nothing named"),

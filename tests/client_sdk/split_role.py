@@ -87,8 +87,8 @@ def main(url: str, folder: Path, token: str, role: str) -> None:
             send_plan(session, plan)
         else:
             plan = receive_plan(session, "owner", folder / "plan", patience_s=patience(100))
-        learner = Learner(session, plan, folder / "learning", patience_s=patience(100))
         given = rows(role)
+        learner = Learner(session, plan, folder / "learning", columns=given, patience_s=patience(100))
         trained = learner.train(given)
         measured = learner.evaluate(given)
         predicted = learner.predict({name: value for name, value in given.items() if name != "ill"})

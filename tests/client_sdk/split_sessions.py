@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,13 +40,28 @@ class Pair:
     feature: Session
     folder: Path
 
-    def learners(self, plan: SessionPlan, **options: Any) -> tuple[Learner, Learner]:
-        """Both sides of a plan, in their folders."""
-        options = {"patience_s": patience(30)} | options
-        return (
-            Learner(self.owner, plan, self.folder / "owner-learning", **options),
-            Learner(self.feature, plan, self.folder / "feature-learning", **options),
-        )
+    @contextmanager
+    def learners(self, plan: SessionPlan, patience_s: float = 30.0) -> Generator[tuple[Learner, Learner]]:
+        """Both sides of a plan, in their folders, with all columns allowed.
+
+        patience_s: on a quiet machine.
+        """
+        columns = {part.role: part.schema.sources for part in plan.manifest.parts}
+        names = (("owner", self.owner), ("feature", self.feature))
+        with ExitStack() as stack:
+            one, other = (
+                stack.enter_context(
+                    Learner(
+                        session,
+                        plan,
+                        self.folder / f"{role}-learning",
+                        columns=columns[role],
+                        patience_s=patience(patience_s),
+                    )
+                )
+                for role, session in names
+            )
+            yield one, other
 
 
 @contextmanager

@@ -18,24 +18,8 @@ SCRIPT = Path(split_role.__file__)
 
 # Where each life of each role ends: every point of a learner, and between them points of its party.
 LIVES = {
-    "owner": (
-        "sealed:3",
-        "begun:1",
-        "message_kept:2",
-        "checkpoint_kept:2",
-        "worked_in:4",
-        "result_kept:1",
-        "accepted:2",
-    ),
-    "feature": (
-        "begun:1",
-        "opening:2",
-        "message_kept:5",
-        "checkpoint_kept:3",
-        "call_done:1",
-        "sent:1",
-        "result_kept:1",
-    ),
+    "owner": ("sealed:3", "begun:1", "agreed:1", "message_kept:2", "checkpoint_kept:2", "worked_in:4", "accepted:2"),
+    "feature": ("begun:1", "opening:2", "agreed:1", "message_kept:5", "checkpoint_kept:3", "call_done:1", "sent:1"),
 }
 
 
@@ -66,7 +50,22 @@ def test_roles_that_are_killed_end_with_the_bits_of_those_that_are_not(
 
     points = {fault.partition(":")[0] for lives in LIVES.values() for fault in lives}
     assert points >= LearnerFaults.points.keys()
-    calm = run(tmp_path / "calm", tokens_of(coordinator), {"owner": (), "feature": ()})
+    calm = run(
+        tmp_path / "calm",
+        tokens_of(coordinator),
+        {
+            "owner": (),
+            "feature": (
+                "begun:1",
+                "opening:2",
+                "agreed:1",
+                "message_kept:5",
+                "checkpoint_kept:3",
+                "call_done:1",
+                "sent:1",
+            ),
+        },
+    )
     killed = run(tmp_path / "killed", tokens_of(coordinator), LIVES)
     assert calm == killed
     assert [epoch["examples"] for epoch in calm[0]["epochs"]] == [split_role.ROWS] * 3

@@ -3,16 +3,17 @@
 import csv
 import json
 import os
+import sqlite3
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 import split_role
 from sdk_kit import Coordinator
-from split_sessions import both, paired
+from split_sessions import Pair, both, paired
 
 from coterie.aggregation.vertical.compile import compile_split
 from coterie.aggregation.vertical.split import FeatureRole, LabelRole, SplitNetwork
@@ -73,45 +74,56 @@ def part(rows: dict[str, Any], low: int, high: int | None = None) -> dict[str, A
 
 def test_two_organisations_train_measure_and_predict(coordinator: Coordinator, tmp_path: Path) -> None:
     owner, feature = breast("owner"), breast("feature")
+    unlabelled = {"owner": owner["owner"][450:]}
     with paired(coordinator, tmp_path) as pair:
         send_plan(pair.owner, compile_split(cancer()))
-        plan = receive_plan(pair.feature, "owner", tmp_path / "plan", patience_s=patience(30))
+        plan = receive_plan(pair.feature, "owner", str(tmp_path / "plan"), patience_s=patience(30))
         assert plan.id == compile_split(cancer()).id
-        here, there = pair.learners(plan)
-        seen: list[tuple[int, float]] = []
-        trained, silent = both(
-            lambda: here.train(part(owner, 0, 450), on_epoch=lambda epoch, means: seen.append((epoch, means["loss"]))),
-            lambda: there.train(part(feature, 0, 450)),
-        )
-        assert [epoch for epoch, _ in seen] == [1, 2, 3, 4] and seen[-1][1] < seen[0][1]
-        assert [sums.examples for sums in trained] == [450.0] * 4
-        assert not any(sums.sums for sums in silent)
-        measured, nothing = both(lambda: here.evaluate(part(owner, 450)), lambda: there.evaluate(part(feature, 450)))
-        assert measured.examples == 119 and not nothing.sums
-        assert measured.means()["accuracy"] >= 0.9
-        unlabelled = {"owner": owner["owner"][450:]}
-        predicted, none = both(lambda: here.predict(unlabelled), lambda: there.predict(part(feature, 450)))
-        assert none is None and predicted.shape == (119, 2)
-        right = (predicted.argmax(axis=1) == owner["y"][450:]).mean()
-        np.testing.assert_allclose(right, measured.means()["accuracy"], atol=1e-6)
+        with pair.learners(plan) as (here, there):
+            seen: list[tuple[int, float]] = []
+            trained, silent = both(
+                lambda: here.train(part(owner, 0, 450), on_epoch=lambda n, means: seen.append((n, means["loss"]))),
+                lambda: there.train(part(feature, 0, 450)),
+            )
+            assert [epoch for epoch, _ in seen] == [1, 2, 3, 4] and seen[-1][1] < seen[0][1]
+            assert [sums.examples for sums in trained] == [450.0] * 4
+            assert not any(sums.sums for sums in silent)
+            measured, nothing = both(
+                lambda: here.evaluate(part(owner, 450)), lambda: there.evaluate(part(feature, 450))
+            )
+            assert measured.examples == 119 and not nothing.sums
+            assert measured.means()["accuracy"] >= 0.9
+            predicted, none = both(lambda: here.predict(unlabelled), lambda: there.predict(part(feature, 450)))
+            assert none is None and predicted.shape == (119, 2)
+            right = (predicted.argmax(axis=1) == owner["y"][450:]).mean()
+            np.testing.assert_allclose(right, measured.means()["accuracy"], atol=1e-6)
 
         # A later program makes the same calls, and has their results at once, then goes on.
-        again, other = pair.learners(plan)
-        assert again.train(part(owner, 0, 450)) == trained
-        again.skip_done()
-        other.skip_done()
-        more, _ = both(lambda: again.train(part(owner, 0, 450)), lambda: other.train(part(feature, 0, 450)))
-        assert more[-1].means()["loss"] < trained[-1].means()["loss"]
-        with pytest.raises(CoterieError) as refused:
-            pair.learners(plan)[0].evaluate(part(owner, 450))
-        assert refused.value.reason == "session_step" and "Call 0 was train on 450 rows" in refused.value.message
+        with pair.learners(plan) as (here, there):
+            assert here.train(part(owner, 0, 450)) == trained
+            here.skip_done()
+            there.skip_done()
+            more, _ = both(lambda: here.train(part(owner, 0, 450)), lambda: there.train(part(feature, 0, 450)))
+            assert more[-1].means()["loss"] < trained[-1].means()["loss"]
+        for rows, says in ((part(owner, 0, 40), "now it is train on 40 rows"), (part(owner, 1, 451), "on other rows")):
+            with pair.learners(plan) as (here, _), pytest.raises(CoterieError) as refused:
+                here.train(rows)
+            assert refused.value.reason == "session_step" and says in refused.value.message
+
+    # When the session is over, the folders go on in another one.
+    with paired(coordinator, tmp_path / "next") as later:
+        kept = Pair(later.owner, later.feature, tmp_path)
+        with kept.learners(plan) as (here, there):
+            here.skip_done()
+            there.skip_done()
+            again, _ = both(lambda: here.predict(unlabelled), lambda: there.predict(part(feature, 450)))
+            assert again.shape == (119, 2) and not np.array_equal(again, predicted)
 
 
 def test_what_partners_see_is_what_the_plan_says(coordinator: Coordinator, tmp_path: Path) -> None:
     """All that is ever sent is numbered, and its size told beforehand."""
     plan = compile_split(split_role.network())
-    with paired(coordinator, tmp_path) as pair:
-        here, there = pair.learners(plan)
+    with paired(coordinator, tmp_path) as pair, pair.learners(plan) as (here, there):
         both(lambda: here.train(split_role.rows("owner")), lambda: there.train(split_role.rows("feature")))
         for sender, role in ((pair.owner, "feature"), (pair.feature, "owner")):
             store = sender._client._store  # pyright: ignore[reportPrivateUsage]
@@ -122,16 +134,17 @@ def test_what_partners_see_is_what_the_plan_says(coordinator: Coordinator, tmp_p
 
 
 @pytest.mark.parametrize("case", ["rows", "task", "untrained", "data"])
-def test_calls_that_do_not_fit_are_refused(case: str, coordinator: Coordinator, tmp_path: Path) -> None:
+def test_calls_that_do_not_fit_are_refused_and_may_be_made_right(
+    case: str, coordinator: Coordinator, tmp_path: Path
+) -> None:
     owner, feature = split_role.rows("owner"), split_role.rows("feature")
-    with paired(coordinator, tmp_path) as pair:
-        here, there = pair.learners(compile_split(split_role.network()))
+    with paired(coordinator, tmp_path) as pair, pair.learners(compile_split(split_role.network())) as (here, there):
         calls: dict[str, tuple[Callable[[], Any], Callable[[], Any], str, str]] = {
             "rows": (
                 lambda: here.train(part(owner, 0, 40)),
                 lambda: there.train(feature),
                 "session_step",
-                '"rows":40',
+                "owner makes call 0, train on 40 rows",
             ),
             "untrained": (lambda: here.evaluate(owner), lambda: there.predict(feature), "not_trained", "not trained"),
             "data": (
@@ -140,40 +153,64 @@ def test_calls_that_do_not_fit_are_refused(case: str, coordinator: Coordinator, 
                 "data_missing",
                 "missing",
             ),
-            "task": (lambda: here.train(owner), lambda: there.train(feature), "session_step", '"task":"evaluate"'),
+            "task": (lambda: here.train(owner), lambda: there.train(feature), "session_step", "evaluate on 50 rows"),
         }
         one, other, code, says = calls[case]
         if case == "task":
             both(one, other)
             one, other = lambda: here.evaluate(owner), lambda: there.train(feature)
         found = both(one, other)
-        assert {error.reason for error in found} <= {code, "partner_silent"}
-        assert any(error.reason == code and says in error.message for error in found)
-        # Whoever made a mistake makes the call again.
-        if case == "rows":
-            assert [error.reason for error in found] == [code, code]
+        assert [error.reason for error in found] == [code, code]
+        assert any(says in error.message for error in found)
+        # Whoever made a mistake makes the right call.
         again, _ = both(lambda: here.train(owner), lambda: there.train(feature))
         assert [sums.examples for sums in again] == [split_role.ROWS] * 3
 
 
-def test_a_partner_that_was_silent_is_waited_for_again(coordinator: Coordinator, tmp_path: Path) -> None:
+def test_a_call_that_nobody_has_joined_may_be_taken_back(coordinator: Coordinator, tmp_path: Path) -> None:
+    owner, feature = split_role.rows("owner"), split_role.rows("feature")
+    plan = compile_split(split_role.network())
     with paired(coordinator, tmp_path) as pair:
-        plan = compile_split(split_role.network())
-        _, there = pair.learners(plan)
-        hasty = Learner(pair.owner, plan, tmp_path / "hasty", patience_s=0.1)
-        with pytest.raises(CoterieError) as silent:
-            hasty.train(split_role.rows("owner"))
+        with pair.learners(plan, patience_s=0.1) as (here, _), pytest.raises(CoterieError) as silent:
+            here.train(part(owner, 0, 40))
         assert silent.value.reason == "partner_silent"
+        with pair.learners(plan) as (here, there):
 
-        def insist() -> Any:
-            while True:
-                try:
-                    return hasty.train(split_role.rows("owner"))
-                except CoterieError as error:
-                    assert error.reason == "partner_silent"
+            def insist() -> Any:
+                with pytest.raises(CoterieError) as refused:
+                    there.train(feature)
+                assert refused.value.reason == "session_step" and "40 rows" in refused.value.message
+                return there.train(feature)
 
-        trained, _ = both(insist, lambda: there.train(split_role.rows("feature")))
-        assert [sums.examples for sums in trained] == [split_role.ROWS] * 3
+            trained, _ = both(lambda: here.train(owner), insist)
+            assert [sums.examples for sums in trained] == [split_role.ROWS] * 3
+
+
+def test_a_plan_reads_the_columns_that_are_allowed(coordinator: Coordinator, tmp_path: Path) -> None:
+    plan = compile_split(split_role.network())
+    with paired(coordinator, tmp_path) as pair:
+        for columns, reason in (((), "plan_columns"), (("other",), "plan_columns"), ("scan", "argument_type")):
+            with pytest.raises(CoterieError) as refused:
+                Learner(pair.feature, plan, tmp_path / "refused", columns=columns)
+            assert refused.value.reason == reason and "scan" in refused.value.message
+        with pytest.raises(CoterieError) as none:
+            Learner(pair.feature, cast(Any, split_role.network()), tmp_path / "refused", columns=("scan",))
+        assert none.value.reason == "argument_type" and "compile_split" in str(none.value.hint)
+
+
+def test_a_folder_is_of_one_role_and_one_program(coordinator: Coordinator, tmp_path: Path) -> None:
+    plan = compile_split(split_role.network())
+    with paired(coordinator, tmp_path) as pair, pair.learners(plan) as (here, there):
+        both(lambda: here.train(split_role.rows("owner")), lambda: there.train(split_role.rows("feature")))
+        with pytest.raises(CoterieError) as taken:
+            Learner(pair.owner, plan, tmp_path / "owner-learning", columns=("blood", "ill"))
+        assert taken.value.reason == "store_in_use"
+        there.close()
+        with pytest.raises(CoterieError) as other:
+            Learner(pair.owner, plan, tmp_path / "feature-learning", columns=("blood", "ill"))
+        assert other.value.reason == "plan_changed" and "role feature" in other.value.message
+    modes = {path.stat().st_mode & 0o777 for path in (tmp_path / "owner-learning").iterdir()}
+    assert modes == {0o600} and (tmp_path / "owner-learning").stat().st_mode & 0o777 == 0o700
 
 
 @pytest.mark.parametrize(
@@ -195,8 +232,7 @@ def test_a_partner_that_sends_something_else_is_refused(
 ) -> None:
     """The role with features is real, that with labels sends what a test says."""
     plan = compile_split(split_role.network())
-    with paired(coordinator, tmp_path) as pair:
-        _, there = pair.learners(plan)
+    with paired(coordinator, tmp_path) as pair, pair.learners(plan) as (_, there):
         said = json.dumps({"call": 0, "plan": plan.id, "rows": split_role.ROWS, "task": "train"}, separators=(",", ":"))
         at = json.dumps({"call": 0, "step": 0, "task": "train"}, separators=(",", ":"))
         pair.owner.send(STAGE, "feature", encode_tensors({}, {"at": said}))
@@ -210,8 +246,7 @@ def test_a_partner_that_sends_something_else_is_refused(
 
 def test_a_training_that_diverges_says_so_and_sends_nothing_of_it(coordinator: Coordinator, tmp_path: Path) -> None:
     plan = compile_split(replace(split_role.network(), optimizer=optim.sgd(1e30)))
-    with paired(coordinator, tmp_path) as pair:
-        here, there = pair.learners(plan, patience_s=patience(2))
+    with paired(coordinator, tmp_path) as pair, pair.learners(plan, patience_s=2) as (here, there):
         found = both(lambda: here.train(split_role.rows("owner")), lambda: there.train(split_role.rows("feature")))
         assert {error.reason for error in found} == {DIVERGED, "partner_silent"}
         assert any("Lower the learning rate" in str(error.hint) for error in found)
@@ -220,17 +255,19 @@ def test_a_training_that_diverges_says_so_and_sends_nothing_of_it(coordinator: C
 def test_a_plan_for_other_roles_or_another_folder_is_refused(coordinator: Coordinator, tmp_path: Path) -> None:
     plan = compile_split(split_role.network())
     with paired(coordinator, tmp_path) as pair:
-        here, _ = pair.learners(plan)
-        assert here.client_state == {}
-        both(lambda: here.train(split_role.rows("owner")), lambda: pair.learners(plan)[1].train(
-            split_role.rows("feature")
-        ))  # fmt: skip
-        with pytest.raises(CoterieError) as other:
-            pair.learners(compile_split(cancer()))
+        with pair.learners(plan) as (here, there):
+            assert here.client_state == {}
+            both(lambda: here.train(split_role.rows("owner")), lambda: there.train(split_role.rows("feature")))
+            assert "model/weight" in here.client_state
+        with pytest.raises(CoterieError) as other, pair.learners(compile_split(cancer())):
+            pass
         assert other.value.reason == "plan_changed"
-        (tmp_path / "owner-learning" / "checkpoint.safetensors").write_bytes(b"damaged")
-        with pytest.raises(CoterieError) as damaged:
-            pair.learners(plan)
+        database = sqlite3.connect(tmp_path / "owner-learning" / "learner.db")
+        database.execute("UPDATE state SET tensors = x'00'")
+        database.commit()
+        database.close()
+        with pytest.raises(CoterieError) as damaged, pair.learners(plan):
+            pass
         assert damaged.value.reason == "checkpoint_damaged"
         registry = FeatureRole(role="registry", features=(Feature(name="f", shape=(2,)),), model=nn.Linear(2, 8))
         renamed = compile_split(replace(cancer(), features=(registry,)))

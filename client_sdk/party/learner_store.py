@@ -1,0 +1,155 @@
+"""What a role that learns keeps: how far it has come, its part of the model, results of calls, and messages that are
+not worked in yet. One file, one process at a time, for this user alone.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Annotated, Final, TypeVar
+
+from pydantic import Field
+
+from coterie.aggregation.plan.stage import TaskName
+from coterie.client_sdk.device.database import ClientDatabase
+from coterie.errors import ConfigurationError, InputError
+from coterie.protocol.arrays import ArraysByName
+from coterie.protocol.conversion import from_text, to_text
+from coterie.protocol.metrics import MetricSums
+from coterie.protocol.private_files import make_private_folder
+from coterie.protocol.tensors import decode_tensors, encode_tensors
+
+Kind = TypeVar("Kind")
+
+FILE: Final = "learner.db"
+_SCHEMA: Final = """
+CREATE TABLE IF NOT EXISTS state (id INTEGER PRIMARY KEY, progress TEXT NOT NULL, tensors BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS results (number INTEGER PRIMARY KEY, call TEXT NOT NULL, tensors BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS messages (
+    stage TEXT NOT NULL, role TEXT NOT NULL, number INTEGER NOT NULL, body BLOB NOT NULL,
+    PRIMARY KEY (stage, role, number)
+)
+"""
+_Count = Annotated[int, Field(ge=0)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LearnerCall:
+    """A call that a role makes, and how far it is.
+
+    number: of the calls in a folder, from 0.
+    rows, digest: how many rows it is about, and the SHA-256 (hex) of them.
+    threads: of one graph run; another number could give other bits.
+    agreed: whether all roles have said that they make it.
+    step: batches that are done.
+    epochs: metric sums of each epoch, the present one last.
+    """
+
+    number: _Count
+    task: TaskName
+    rows: _Count
+    digest: str
+    threads: int
+    agreed: bool = False
+    step: _Count = 0
+    epochs: tuple[Mapping[str, float], ...] = ()
+
+    def same_as(self, other: "LearnerCall") -> bool:
+        """Whether both are one call, however far each is."""
+        return (self.number, self.task, self.digest) == (other.number, other.task, other.digest)
+
+    def counted(self, sums: Mapping[str, float], per_epoch: int) -> "LearnerCall":
+        """After one more batch, whose metric sums these are."""
+        if self.step % per_epoch == 0:
+            return replace(self, step=self.step + 1, epochs=(*self.epochs, MetricSums(sums).sums))
+        last = MetricSums(self.epochs[-1]).add(sums).sums
+        return replace(self, step=self.step + 1, epochs=(*self.epochs[:-1], last))
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoleProgress:
+    """How far a role has come in a plan.
+
+    plan, session: ids.
+    done: how many calls are done.
+    call: the one that is being made.
+    sent, received: messages to and from each role that are worked in.
+    """
+
+    plan: str
+    role: str
+    session: str
+    done: _Count = 0
+    call: LearnerCall | None = None
+    sent: Mapping[str, _Count] = field(default_factory=dict[str, int])
+    received: Mapping[str, _Count] = field(default_factory=dict[str, int])
+
+
+class LearnerStore:
+    """A folder of a role. Raises ConfigurationError when another program uses it, StorageError."""
+
+    def __init__(self, folder: Path) -> None:
+        make_private_folder(folder)
+        self.folder = folder
+        self._database = ClientDatabase(folder, _SCHEMA, FILE)
+
+    def close(self) -> None:
+        """Release the folder."""
+        self._database.close()
+
+    def state(self) -> tuple[RoleProgress, ArraysByName] | None:
+        """Progress and client state as they were kept last; None in a new folder.
+
+        Raises ConfigurationError ``checkpoint_damaged``.
+        """
+        row = self._database.execute("SELECT progress, tensors FROM state").fetchone()
+        return None if row is None else (self._read(RoleProgress, row[0]), self._tensors(row[1]))
+
+    def keep(self, stage: str, progress: RoleProgress, tensors: ArraysByName) -> None:
+        """Keep progress and client state, and delete the messages of a stage that are worked in."""
+        with self._database.transaction() as database:
+            values = (to_text(progress), encode_tensors(tensors))
+            database.execute("INSERT OR REPLACE INTO state VALUES (1, ?, ?)", values)
+            for role, number in progress.received.items():
+                query = "DELETE FROM messages WHERE stage = ? AND role = ? AND number < ?"
+                database.execute(query, (stage, role, number))
+
+    def finish(
+        self, stage: str, call: LearnerCall, outputs: ArraysByName, progress: RoleProgress, tensors: ArraysByName
+    ) -> None:
+        """Keep the result of a call and, in the same transaction, that it is done."""
+        with self._database.transaction() as database:
+            values = (call.number, to_text(call), encode_tensors(outputs))
+            database.execute("INSERT INTO results VALUES (?, ?, ?)", values)
+            database.execute(
+                "INSERT OR REPLACE INTO state VALUES (1, ?, ?)", (to_text(progress), encode_tensors(tensors))
+            )
+            database.execute("DELETE FROM messages WHERE stage = ?", (stage,))
+
+    def result(self, number: int) -> tuple[LearnerCall, ArraysByName] | None:
+        """The result of a call that is done. Raises ConfigurationError ``checkpoint_damaged``."""
+        row = self._database.execute("SELECT call, tensors FROM results WHERE number = ?", (number,)).fetchone()
+        return None if row is None else (self._read(LearnerCall, row[0]), self._tensors(row[1]))
+
+    def message(self, stage: str, role: str, number: int) -> bytes | None:
+        """A message that was kept."""
+        query = "SELECT body FROM messages WHERE stage = ? AND role = ? AND number = ?"
+        row = self._database.execute(query, (stage, role, number)).fetchone()
+        return None if row is None else row[0]
+
+    def add_message(self, stage: str, role: str, number: int, body: bytes) -> None:
+        """Keep a message that has come, before it is acknowledged."""
+        with self._database.transaction() as database:
+            database.execute("INSERT INTO messages VALUES (?, ?, ?, ?)", (stage, role, number, body))
+
+    def _read(self, kind: type[Kind], text: str) -> Kind:
+        return from_text(kind, text, refusal=ConfigurationError, code="checkpoint_damaged")
+
+    def _tensors(self, data: bytes) -> ArraysByName:
+        try:
+            return decode_tensors(data)
+        except InputError as error:
+            raise ConfigurationError(
+                f"{self.folder / FILE} is damaged: {error.message}",
+                hint="Restore the folder from a backup, or make another session and train from the beginning.",
+                code="checkpoint_damaged",
+            ) from error
