@@ -22,8 +22,7 @@ from coterie.server.downloads.ranges import ByteRange, Unsatisfiable, parse_rang
 from coterie.server.sessions.sending import BINARY, Name, SequencePath
 from coterie.server.sessions.standing import box, open_session
 from coterie.server.store import mailbox, nonces
-from coterie.server.store.mailbox import Box
-from coterie.server.store.tables import MailboxRow
+from coterie.server.store.mailbox import Box, StoredMessage
 
 LONGEST_WAIT_MS: Final = 30_000
 LOOK_AGAIN_S: Final = 5.0
@@ -55,21 +54,21 @@ async def fetch(
     while True:
         turn = here.signals.turns.next_turn(place.turn)
         async with here.storage.database.read() as session:
-            message = await mailbox.first_waiting(session, place)
+            message = await mailbox.first_waiting(session, place, with_body=True)
             if message is None:  # a session that has ended has none
                 await open_session(session, party.session)
         if message is not None:
-            return _answer(request, here, message)
+            return _answer(request, here, place, message)
         left = until - time.monotonic()
         if left <= 0 or here.signals.closing.is_set():
             return Response(status_code=204, headers={"Retry-After": "0" if wait_ms else "1"})
         await wait(turn, min(left, LOOK_AGAIN_S))
 
 
-def _answer(request: Request, here: Coordinator, row: MailboxRow) -> Response:
+def _answer(request: Request, here: Coordinator, place: Box, row: StoredMessage) -> Response:
     if row.expires_at is not None and row.expires_at <= now_ms():
         raise Gone(
-            f"Message {row.sequence} from {row.sender} in stage {row.stage} expired before it was fetched.",
+            f"Message {row.sequence} from {place.sender} in stage {place.stage} expired before it was fetched.",
             hint="Ask the partner to send it again as a new message, and acknowledge this one to go on.",
             code="message_expired",
             sequence=row.sequence,
@@ -92,7 +91,7 @@ def _answer(request: Request, here: Coordinator, row: MailboxRow) -> Response:
     return StreamingResponse(_pieces(here, row, part), status_code=status, headers=headers)
 
 
-async def _pieces(here: Coordinator, row: MailboxRow, part: ByteRange) -> AsyncIterator[bytes]:
+async def _pieces(here: Coordinator, row: StoredMessage, part: ByteRange) -> AsyncIterator[bytes]:
     async for chunk in here.storage.blobs.parts.read(row.parts or "", part.start, part.stop):
         yield chunk
 
@@ -118,12 +117,12 @@ async def acknowledge(stage: Name, role: Name, sequence: SequencePath, here: Her
     return Acknowledged(state="acknowledged", sequence=sequence)
 
 
-async def _to_acknowledge(session: AsyncSession, place: Box, sequence: int) -> MailboxRow | None:
+async def _to_acknowledge(session: AsyncSession, place: Box, sequence: int) -> StoredMessage | None:
     """The message of this number; None where it was acknowledged before.
 
     Raises NotFound ``message_unknown``, Conflict ``message_order``, Gone (``session_ended``, ``session_expired``).
     """
-    message = await mailbox.first_waiting(session, place)
+    message = await mailbox.first_waiting(session, place, with_body=False)
     if message is not None and message.sequence == sequence:
         return message  # a session that has ended has none
     await open_session(session, place.session)

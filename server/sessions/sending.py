@@ -21,9 +21,9 @@ from coterie.server.coordinator import Coordinator
 from coterie.server.incoming import UploadPart, kept, part_of, streamed_body
 from coterie.server.sessions.standing import box, open_session
 from coterie.server.store import mailbox, nonces
-from coterie.server.store.mailbox import Box
+from coterie.server.store.mailbox import Box, StoredMessage
 from coterie.server.store.received import Received
-from coterie.server.store.tables import MailboxRow, SessionRow
+from coterie.server.store.tables import SessionRow
 
 INLINE: Final = 1 << 16
 """Sealed bytes up to which a message is kept in its row: one sync instead of three."""
@@ -118,7 +118,7 @@ class MessageStatus:
 
     session: SessionRow
     box: Box
-    before: MailboxRow | None
+    before: StoredMessage | None
     is_accepted: bool
 
 
@@ -257,7 +257,7 @@ def _expires_at(row: SessionRow, place: Box) -> int:
 
 
 async def _check_room(
-    session: AsyncSession, row: SessionRow, sender: str, size: int, before: MailboxRow | None
+    session: AsyncSession, row: SessionRow, sender: str, size: int, before: StoredMessage | None
 ) -> None:
     """Raise Conflict ``mailbox_full`` where a message of this size has no room beside what waits or is coming in.
 

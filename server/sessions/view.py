@@ -1,6 +1,5 @@
 """A session as operators and parties see it."""
 
-from sqlalchemy import inspect
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from coterie.errors import NotFound
@@ -21,8 +20,6 @@ async def session_view(here: Coordinator, session: AsyncSession, identifier: str
             hint="`coterie sessions list` shows them.",
             code="session_unknown",
         )
-    if inspect(row).persistent:
-        await session.refresh(row)
     terms = sessions.terms_of(row)
     places = {place.role: place for place in await sessions.parties(session, identifier)}
     loads = await mailbox.load(session, identifier, now_ms())

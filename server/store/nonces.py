@@ -1,15 +1,16 @@
 """Used nonces as rows, so that a request that changed something can never be applied twice."""
 
-from typing import Final
+from typing import Final, cast
 
-from sqlalchemy import delete, insert
+from sqlalchemy import Table, delete, insert
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from coterie.server.credentials.nonces import used
 from coterie.server.store.tables import NonceRow
 
-_SPEND: Final = insert(NonceRow)
+_SPEND: Final = insert(cast("Table", NonceRow.__table__))
+"""Into the table, not the entity: that passes the machinery for entities by."""
 
 
 async def spend(session: AsyncSession, nonce: str, expires_at: int) -> None:

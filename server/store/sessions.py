@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple, cast
 
-from sqlalchemy import CursorResult, select, update
+from sqlalchemy import CursorResult, bindparam, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from coterie.protocol.session import SessionTerms
@@ -14,6 +14,8 @@ OPEN: Final = "open"
 ENDED: Final = "ended"
 EXPIRED: Final = "expired"
 """The reason of a session that ended because its time was over."""
+_FIND: Final = select(SessionRow).where(SessionRow.id == bindparam("session")).execution_options(populate_existing=True)
+_PARTIES: Final = select(PartyRow).where(PartyRow.session == bindparam("session")).order_by(PartyRow.role)
 
 
 def terms_of(row: SessionRow) -> SessionTerms:
@@ -22,14 +24,13 @@ def terms_of(row: SessionRow) -> SessionTerms:
 
 
 async def find(session: AsyncSession, identifier: str) -> SessionRow | None:
-    """The session of this id."""
-    return await session.get(SessionRow, identifier)
+    """The session of this id, as this transaction sees it now."""
+    return (await session.execute(_FIND, {"session": identifier})).scalar_one_or_none()
 
 
 async def parties(session: AsyncSession, identifier: str) -> Sequence[PartyRow]:
     """The roles of a session, by name."""
-    query = select(PartyRow).where(PartyRow.session == identifier).order_by(PartyRow.role)
-    return (await session.execute(query)).scalars().all()
+    return (await session.execute(_PARTIES, {"session": identifier})).scalars().all()
 
 
 async def by_token(session: AsyncSession, token: str) -> PartyRow | None:
