@@ -69,7 +69,7 @@ def test_every_codec_has_a_row_and_a_command() -> None:
 def test_every_partitioner_has_a_row_and_a_command() -> None:
     made = script("partitions")["PARTITIONS"]
     assert asked_of("partitions") == set(made)
-    helpers = {"Change", "Partition", "Rows", "split"}
+    helpers = {"Change", "Partition", "RowIndices", "split"}
     changes = {"Noise": "noise", "Turns": "turns", "LabelNoise": "label_noise"}
     assert {changes.get(name, name) for name in set(partition.__all__) - helpers} == set(made)
 

@@ -312,7 +312,7 @@ def test_an_edge_that_lags_beyond_the_cap_withdraws_its_round(tell: Callable[[St
         _, edge = await forest.edge(root, "people", "edge", edge_cohort=2)
         below, own = await devices(edge, "people", 2), await devices(root, "people", 2)
         with forest.root.held():
-            experiment = await root.experiment(lease_s=6.0, staleness_cap=0, **BUFFERED)
+            experiment = await root.experiment(lease_s=patience(15.0), staleness_cap=0, **BUFFERED)
             late = await deliver(below[0], await below[0].task(), 9.0)
             for device in own:
                 await deliver(device, await device.task(), 1.0)
