@@ -5,7 +5,7 @@ from typing import Final
 from coterie.errors import Conflict, CoterieError, Gone
 from coterie.server.secure.machine import Machine
 from coterie.server.store import attempts
-from coterie.server.store.tables import AttemptRow
+from coterie.server.store.attempts import AttemptPhase
 
 DROPPED_OUT: Final = "dropped_out"
 NOT_IN_ROSTER: Final = "not_in_roster"
@@ -23,7 +23,7 @@ def over(cause: str, detail: str) -> CoterieError:
     )
 
 
-def over_for_all(row: AttemptRow) -> CoterieError:
+def over_for_all(row: AttemptPhase) -> CoterieError:
     """The refusal of an attempt that has its sum, or has failed."""
     if row.phase == attempts.SUMMED:
         return over(attempts.SUMMED, "This attempt at secure aggregation has its sum.")
@@ -40,7 +40,7 @@ def not_in_roster() -> CoterieError:
     return over(NOT_IN_ROSTER, "This device is not in the attempt's roster.")
 
 
-def unfit(row: AttemptRow, phase: str) -> CoterieError | None:
+def unfit(row: AttemptPhase, phase: str) -> CoterieError | None:
     """Why a message of this phase cannot be taken now; None where it can."""
     if row.phase == phase:
         return None
@@ -60,7 +60,7 @@ def unfit(row: AttemptRow, phase: str) -> CoterieError | None:
     )
 
 
-def awaited_place(row: AttemptRow, machine: Machine | None, device: str, phase: str) -> tuple[Machine, int]:
+def awaited_place(row: AttemptPhase, machine: Machine | None, device: str, phase: str) -> tuple[Machine, int]:
     """The attempt's machine and the device's place in it, where a message of this phase is awaited from it now.
 
     Raises what the others here return.

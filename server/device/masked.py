@@ -14,7 +14,7 @@ from coterie.protocol.secagg import SecureTerms
 from coterie.server.auth.gate import SignedDevice
 from coterie.server.coordinator import Coordinator
 from coterie.server.device.attempt_states import awaited_place, differs, not_in_roster, unfit
-from coterie.server.device.task_states import own, refusal
+from coterie.server.device.task_states import member, own, refusal
 from coterie.server.store import attempts, events, mailbox, nonces, tasks
 from coterie.server.store.engine import can_wait
 from coterie.server.store.received import Received
@@ -72,8 +72,10 @@ async def accept(
     if message.secure is None:
         raise not_in_roster()
     async with here.storage.database.read() as session:
-        attempt = await attempts.existing(session, message.secure.attempt)
-        machine = await here.machines.of(session, attempt)
+        attempt = (await member(session, row.id, device.id)).attempt
+        machine = None if attempt is None else await here.machines.of(session, attempt.id, attempt.version)
+    if attempt is None:
+        raise not_in_roster()
     awaited_place(attempt, machine, device.id, PHASE)
     spec = vector_spec(message.secure.sections)
     # Read whole, so that no vector can spoil the sum when it is made.

@@ -12,7 +12,7 @@ from coterie.server.device.task_states import refusal
 from coterie.server.secure.machine import Machine
 from coterie.server.secure.machines import Machines
 from coterie.server.store import attempts, tasks
-from coterie.server.store.tables import AttemptRow, TaskRow
+from coterie.server.store.attempts import AttemptPhase, Member
 
 Awaited = Literal["roster", "shares", "survivors", "agreements", "outcome"]
 FROM: Final[dict[str, str]] = {
@@ -24,14 +24,14 @@ FROM: Final[dict[str, str]] = {
 """The phase from which on a message is there."""
 
 
-async def message_for(here: Coordinator, session: AsyncSession, row: TaskRow, awaited: Awaited) -> ToClient | None:
+async def message_for(
+    here: Coordinator, session: AsyncSession, member: Member, device: str, awaited: Awaited
+) -> ToClient | None:
     """The message for a task's device; None where the attempt is not that far.
 
     Raises Gone ``attempt_over`` when there will be none: the attempt is over, or goes on without this device.
     """
-    if row.attempt is None:
-        raise not_secure()
-    attempt = await attempts.find(session, row.attempt)
+    attempt = member.attempt
     if attempt is None:
         raise not_secure()
     if awaited == "outcome":
@@ -39,16 +39,16 @@ async def message_for(here: Coordinator, session: AsyncSession, row: TaskRow, aw
     if attempt.phase in attempts.OVER:
         raise over_for_all(attempt)
     if ORDER.index(attempt.phase) < ORDER.index(FROM[awaited]):
-        if row.state not in (tasks.LEASED, tasks.ACCEPTED):
-            raise refusal(row.state)  # nothing comes for a task that is over without having trained
+        if member.state not in (tasks.LEASED, tasks.ACCEPTED):
+            raise refusal(member.state)  # nothing comes for a task that is over without having trained
         return None
-    machine = await here.machines.of(session, attempt)
+    machine = await here.machines.of(session, attempt.id, attempt.version)
     if machine is None:
         return None  # it has just begun, or ended: the next look tells
-    return await _made(session, here.machines, machine, _place(machine, row.device, awaited), awaited)
+    return await _made(session, here.machines, machine, _place(machine, device, awaited), awaited)
 
 
-def _outcome(attempt: AttemptRow) -> Outcome | None:
+def _outcome(attempt: AttemptPhase) -> Outcome | None:
     if attempt.phase == attempts.SUMMED:
         return Outcome(state="summed")
     if attempt.phase == attempts.FAILED:

@@ -16,8 +16,9 @@ from coterie.server.auth.gate import Here, SigningDevice, gated_router
 from coterie.server.bell import wait
 from coterie.server.device import speaking, trained
 from coterie.server.device.relay import Awaited, message_for
-from coterie.server.device.task_states import own
+from coterie.server.device.task_states import member
 from coterie.server.paths import TaskPath
+from coterie.server.store import attempts
 
 LONGEST_WAIT_MS = 30_000
 LOOK_AGAIN_S = 5.0
@@ -77,9 +78,8 @@ async def message(
     until = time.monotonic() + wait_ms / 1000
     while True:
         async with here.storage.database.read() as session:
-            row = await own(session, task, device.id)
-            turn = here.signals.turns.next_turn(row.attempt or "")
-            found = await message_for(here, session, row, awaited)
+            turn = here.signals.turns.next_turn(await attempts.name_of(session, task, device.id) or "")
+            found = await message_for(here, session, await member(session, task, device.id), device.id, awaited)
         if found is not None:
             return Response(found.model_dump_json(), media_type="application/json")
         left = until - time.monotonic()

@@ -8,7 +8,7 @@ from coterie.protocol.secagg import Agreement, Reveal, Shares
 from coterie.server.auth.gate import SignedDevice
 from coterie.server.coordinator import Coordinator
 from coterie.server.device.attempt_states import awaited_place, differs, not_secure, unfit
-from coterie.server.device.task_states import own
+from coterie.server.device.task_states import member
 from coterie.server.store import attempts, mailbox, nonces
 from coterie.server.store.engine import can_wait
 
@@ -25,12 +25,11 @@ async def say(
     """
     bundle = canonical_json(message.model_dump(mode="json")).decode()
     async with here.storage.database.read() as session:
-        row = await own(session, task, device.id)
-        if row.attempt is None:
+        attempt = (await member(session, task, device.id)).attempt
+        if attempt is None:
             raise not_secure()
-        attempt = await attempts.existing(session, row.attempt)
-        before = await mailbox.find(session, attempt.id, phase, row.id)
-        machine = await here.machines.of(session, attempt)
+        before = await mailbox.find(session, attempt.id, phase, task)
+        machine = await here.machines.of(session, attempt.id, attempt.version)
     if before is not None:
         return _same(before, bundle, phase)
     machine, place = awaited_place(attempt, machine, device.id, phase)
@@ -40,12 +39,12 @@ async def say(
         # Nobody moves the attempt on between this look and this message.
         current = await attempts.share_locked(session, attempt.id)
         refused = unfit(current, phase)
-        before = await mailbox.find(session, attempt.id, phase, row.id)
+        before = await mailbox.find(session, attempt.id, phase, task)
         if before is not None:
             return _same(before, bundle, phase)
         if refused is not None:
             raise refused
-        await mailbox.put(session, attempt.id, phase, row.id, bundle)
+        await mailbox.put(session, attempt.id, phase, task, bundle)
         if await mailbox.count(session, attempt.id, phase) < current.awaited:
             can_wait(session)
     here.metrics.messages.labels(phase).inc()

@@ -6,7 +6,8 @@ from typing import Final
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from coterie.errors import Conflict, CoterieError, Gone, NotFound
-from coterie.server.store import tasks
+from coterie.server.store import attempts, tasks
+from coterie.server.store.attempts import Member
 from coterie.server.store.tables import TaskRow
 
 REFUSALS: Final[Mapping[str, tuple[type[CoterieError], str, str]]] = {
@@ -31,6 +32,14 @@ async def own(session: AsyncSession, task: str, device: str) -> TaskRow:
     if row is None:
         raise _unknown()
     return row
+
+
+async def member(session: AsyncSession, task: str, device: str) -> Member:
+    """The device's own task and its attempt. Raises as `own`."""
+    found = await attempts.member(session, task, device)
+    if found is None:
+        raise _unknown()
+    return found
 
 
 async def experiment_of(session: AsyncSession, task: str, device: str) -> str:

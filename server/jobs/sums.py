@@ -89,7 +89,7 @@ async def _unmask_arguments(context: RoundContext, job: Job, folder: Path) -> Ma
         found = await round_due(session, job, *SUMS)
         if row is None or attempt is None or found is None or attempt.phase != attempts.UNMASKING:
             return None
-        machine = await context.machines.of(session, attempt)
+        machine = await context.machines.of(session, attempt.id, attempt.version)
         members = await attempts.members(session, attempt.id)
         revealed = await mailbox.bundles(session, attempt.id, "reveal")
     # What was not paid for is never opened.
@@ -143,7 +143,7 @@ async def _opened_sums(
         if attempt.phase != attempts.UNMASKING:
             continue
         key = JobKey(job.key.experiment, job.key.round, UNMASK, attempt.id)
-        row, machine = await jobs.find(session, key), await context.machines.of(session, attempt)
+        row, machine = await jobs.find(session, key), await context.machines.of(session, attempt.id, attempt.version)
         total = opening.total_of(context.storage.blobs, attempt.id)
         if machine is None or row is None or row.state != jobs.DONE or row.result is None:
             return None

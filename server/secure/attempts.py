@@ -147,7 +147,7 @@ class Attempts:
         """End a phase: everybody has answered, or its time is over."""
         async with self.context.storage.database.read() as session:
             row = await attempts.find(session, status.id)
-            machine = None if row is None else await self.context.machines.of(session, row)
+            machine = None if row is None else await self.context.machines.of(session, row.id, row.version)
             bundles = await mailbox.bundles(session, status.id, status.phase)
             places = await attempts.devices_of(session, status.id)
         if row is None or machine is None or row.version != status.version:

@@ -10,7 +10,6 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from coterie.server.secure.machine import Machine
 from coterie.server.store import attempts, mailbox
-from coterie.server.store.tables import AttemptRow
 
 KEPT = 8
 """So many attempts' machines stay in memory."""
@@ -29,21 +28,23 @@ class Machines:
         """Remember the machine of a row at a version that was just committed."""
         _remember(self._machines, attempt, (version, machine))
 
-    async def of(self, session: AsyncSession, row: AttemptRow) -> Machine | None:
-        """The machine of an attempt; None before its roster, and when it is over."""
-        found = self._machines.get(row.id)
-        if found is not None and found[0] == row.version:
+    async def of(self, session: AsyncSession, attempt: str, version: int) -> Machine | None:
+        """The machine of an attempt at this version of its row, or a later one; None before its roster, and when it is
+        over.
+        """
+        found = self._machines.get(attempt)
+        if found is not None and found[0] == version:
             return found[1]
         async with self._turn:
-            found = self._machines.get(row.id)
-            if found is not None and found[0] == row.version:
+            found = self._machines.get(attempt)
+            if found is not None and found[0] == version:
                 return found[1]
-            kept = await attempts.state_of(session, row.id)
+            kept = await attempts.state_of(session, attempt)
             if kept is None:
                 return None
-            version, text = kept
+            found_version, text = kept
             machine = await asyncio.to_thread(Machine.from_text, text)
-            self.keep(row.id, version, machine)
+            self.keep(attempt, found_version, machine)
             return machine
 
     async def messages(

@@ -11,9 +11,9 @@ state is written more often than its phase changes.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, cast
 
-from sqlalchemy import CursorResult, Select, bindparam, delete, func, select, update
+from sqlalchemy import CursorResult, Table, bindparam, delete, func, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from coterie.errors import InternalError
@@ -51,9 +51,42 @@ _UNDER_WAY: Final = (
     .where(AttemptRow.phase.not_in(OVER))
     .order_by(AttemptRow.created_at, AttemptRow.id)
 )
-_NAMED: Final = select(AttemptRow).where(AttemptRow.id == bindparam("attempt"))
-_SHARED: Final = _NAMED.with_for_update(read=True)
-_LOCKED: Final = _NAMED.with_for_update()
+_LOCKED: Final = select(AttemptRow).where(AttemptRow.id == bindparam("attempt")).with_for_update()
+
+
+class AttemptPhase(NamedTuple):
+    """Where an attempt is, as a message of a client needs it: plain columns, since each message asks several times."""
+
+    id: str
+    phase: str
+    version: int
+    awaited: int
+    cause: str | None
+    detail: str | None
+
+
+class Member(NamedTuple):
+    """A task in secure aggregation.
+
+    state: of the task.
+    attempt: None where its update comes in clear.
+    """
+
+    state: str
+    attempt: AttemptPhase | None
+
+
+_TASKS: Final = cast("Table", TaskRow.__table__)
+_ATTEMPTS: Final = cast("Table", AttemptRow.__table__)
+_PHASE: Final = tuple(_ATTEMPTS.c[name] for name in AttemptPhase._fields)
+_SHARED: Final = select(*_PHASE).where(_ATTEMPTS.c.id == bindparam("attempt")).with_for_update(read=True)
+_OWN: Final = (_TASKS.c.id == bindparam("task"), _TASKS.c.device == bindparam("device"))
+_NAME_OF: Final = select(_TASKS.c.attempt).where(*_OWN)
+_MEMBER: Final = (
+    select(_TASKS.c.state, *_PHASE)
+    .select_from(_TASKS.outerjoin(_ATTEMPTS, _ATTEMPTS.c.id == _TASKS.c.attempt))
+    .where(*_OWN)
+)
 
 
 @dataclass(frozen=True)
@@ -111,26 +144,38 @@ async def find(session: AsyncSession, attempt: str) -> AttemptRow | None:
     return await session.get(AttemptRow, attempt)
 
 
-async def share_locked(session: AsyncSession, attempt: str) -> AttemptRow:
+async def name_of(session: AsyncSession, task: str, device: str) -> str | None:
+    """The id of the attempt of a device's own task; None where it has none, or is unknown."""
+    return (await session.execute(_NAME_OF, {"task": task, "device": device})).scalar_one_or_none()
+
+
+async def member(session: AsyncSession, task: str, device: str) -> Member | None:
+    """A device's own task and its attempt, for reading them; another device's task is as good as unknown."""
+    row = (await session.execute(_MEMBER, {"task": task, "device": device})).one_or_none()
+    if row is None:
+        return None
+    state, *phase = row
+    return Member(state, None if phase[0] is None else AttemptPhase(*phase))
+
+
+async def share_locked(session: AsyncSession, attempt: str) -> AttemptPhase:
     """The attempt, of which this writing transaction needs that its phase stays what it is."""
-    return await _one(session, attempt, _SHARED)
+    row = (await session.execute(_SHARED, {"attempt": attempt})).one_or_none()
+    if row is None:
+        raise _lost(attempt)
+    return AttemptPhase(*row)
 
 
 async def locked(session: AsyncSession, attempt: str) -> AttemptRow:
     """The attempt for changing it. Of two that hold it and then change it each would wait for the other."""
-    return await _one(session, attempt, _LOCKED)
-
-
-async def existing(session: AsyncSession, attempt: str) -> AttemptRow:
-    """The attempt of a task, for reading it."""
-    return await _one(session, attempt, _NAMED)
-
-
-async def _one(session: AsyncSession, attempt: str, query: Select[AttemptRow]) -> AttemptRow:
-    row = (await session.execute(query, {"attempt": attempt})).scalar_one_or_none()
+    row = (await session.execute(_LOCKED, {"attempt": attempt})).scalar_one_or_none()
     if row is None:
-        raise InternalError(f"The attempt {attempt} has no row.")
+        raise _lost(attempt)
     return row
+
+
+def _lost(attempt: str) -> InternalError:
+    return InternalError(f"The attempt {attempt} has no row.")
 
 
 async def of_round(session: AsyncSession, experiment: str, round: int, kind: str | None = None) -> Sequence[AttemptRow]:

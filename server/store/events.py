@@ -3,9 +3,9 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, cast
 
-from sqlalchemy import bindparam, insert, or_, select, update
+from sqlalchemy import Table, bindparam, insert, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from coterie.errors import InternalError
@@ -21,7 +21,8 @@ _COUNT: Final = (
     .returning(CounterRow.value)
     .execution_options(synchronize_session=False)
 )
-_WRITE: Final = insert(EventRow)
+_WRITE: Final = insert(cast("Table", EventRow.__table__))
+"""Into the table, not the entity: that passes the machinery for entities by."""
 
 
 @dataclass(frozen=True, kw_only=True)
