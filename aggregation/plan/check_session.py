@@ -1,7 +1,7 @@
 """Whether a plan of a session can be run by its roles, each of which calls this before it touches a row.
 
 A plan comes from a partner, sealed in the session, so its sender is known by the key that was pinned; nothing in it is
-believed. Refusals have the codes of `coterie.aggregation.plan.check`.
+believed. Refusals have the codes of `coterie.aggregation.plan.check`; ``plan_roles`` is for parts that do not fit together.
 """
 
 import math
@@ -106,7 +106,7 @@ def _check_parts(manifest: SessionManifest, limits: PlanLimits) -> None:
     )
     for holds, message in rules:
         if not holds:
-            raise errors.PlanRefused(f"The manifest does not fit together: {message}.", code="plan_sections")
+            raise errors.PlanRefused(f"The manifest does not fit together: {message}.", code="plan_roles")
 
 
 def _check_messages(manifest: SessionManifest, task: TaskName) -> None:

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from coterie import errors
 from coterie.aggregation.plan.private_steps import PrivateSteps
-from coterie.aggregation.plan.reading import Listed, Numbers, Text, Texts, read, refused
+from coterie.aggregation.plan.reading import Listed, Numbers, Text, Texts, read_canonical
 from coterie.aggregation.plan.shapes import ShapeName
 from coterie.aggregation.plan.stage import MOST_ROWS as MOST_ROWS
 from coterie.aggregation.plan.stage import SAMPLE_WEIGHT as SAMPLE_WEIGHT
@@ -20,7 +20,7 @@ from coterie.aggregation.plan.stage import Stage, TaskName
 from coterie.privacy.dp import poisson
 from coterie.privacy.dp.rounds import Draws
 from coterie.protocol import spread
-from coterie.protocol.canonical import canonical_json, parse_json, sha256_hex
+from coterie.protocol.canonical import canonical_json, sha256_hex
 from coterie.protocol.conversion import UnlessNone, to_json
 from coterie.protocol.layout import Layout, Tensor
 from coterie.protocol.metrics import EXAMPLES
@@ -190,11 +190,4 @@ class Manifest:
     @staticmethod
     def from_bytes(data: bytes) -> "Manifest":
         """Read canonical bytes. Raises errors.PlanRefused (``plan_manifest``), also for JSON that is not canonical."""
-        try:
-            value = parse_json(data, limit=MANIFEST_BYTES)
-        except errors.InputError as error:
-            raise refused(f"The manifest is unreadable: {error.message}") from error
-        manifest = read(Manifest, value)
-        if manifest.data != data:
-            raise refused("The manifest is not canonical JSON, so its digest is not that of its meaning.")
-        return manifest
+        return read_canonical(Manifest, data, limit=MANIFEST_BYTES)

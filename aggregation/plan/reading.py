@@ -7,7 +7,7 @@ from pydantic import AfterValidator, Field
 
 from coterie import errors
 from coterie.protocol import conversion
-from coterie.protocol.canonical import first_repeated
+from coterie.protocol.canonical import canonical_json, first_repeated, parse_json
 
 Item = TypeVar("Item")
 Kind = TypeVar("Kind")
@@ -32,6 +32,21 @@ Numbers: TypeAlias = Annotated[Mapping[Text, float], Field(max_length=LONGEST_LI
 def read(kind: type[Kind], value: object) -> Kind:
     """A part of a plan from JSON values. Raises errors.PlanRefused (``plan_manifest``), naming the field."""
     return conversion.from_json(kind, value, refusal=errors.PlanRefused, code="plan_manifest")
+
+
+def read_canonical(kind: type[Kind], data: bytes, *, limit: int) -> Kind:
+    """A manifest from its canonical bytes, so that one has one byte string and one digest.
+
+    limit: its most bytes. Raises errors.PlanRefused (``plan_manifest``), also for JSON that is not canonical.
+    """
+    try:
+        value = parse_json(data, limit=limit)
+    except errors.InputError as error:
+        raise refused(f"The manifest is unreadable: {error.message}") from error
+    found = read(kind, value)
+    if canonical_json(conversion.to_json(found)) != data:
+        raise refused("The manifest is not canonical JSON, so its digest is not that of its meaning.")
+    return found
 
 
 def refused(message: str) -> errors.PlanRefused:

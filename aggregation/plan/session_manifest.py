@@ -3,6 +3,7 @@
 Every role gets all of it: so each can check that its partners read what it sends, and see what they are told.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -12,10 +13,10 @@ from pydantic import Field
 
 from coterie import errors
 from coterie.aggregation.plan.manifest import MANIFEST_BYTES, MOST_EPOCHS
-from coterie.aggregation.plan.reading import Listed, Numbers, Text, Texts, read, refused
+from coterie.aggregation.plan.reading import Listed, Numbers, Text, Texts, read_canonical
 from coterie.aggregation.plan.shapes import PartShape
 from coterie.aggregation.plan.stage import MOST_ROWS, Stage, TaskName
-from coterie.protocol.canonical import LARGEST_INTEGER, canonical_json, parse_json, sha256_hex
+from coterie.protocol.canonical import LARGEST_INTEGER, canonical_json, sha256_hex
 from coterie.protocol.conversion import to_json
 from coterie.protocol.layout import Tensor
 from coterie.protocol.schema import DataSchema
@@ -118,26 +119,16 @@ class SessionManifest:
         for part in self.parts:
             for stage in part.stages:
                 for tensor in stage.to_destination("message"):
-                    numbers = 1
-                    for size in tensor.shape[1:]:
-                        numbers *= size
                     for task in stage.tasks:
                         yield Disclosure(
                             sender=part.role,
                             recipient=tensor.partner or "",
                             task=task,
                             key=tensor.key,
-                            numbers=numbers,
+                            numbers=math.prod(tensor.shape[1:]),
                         )
 
     @staticmethod
     def from_bytes(data: bytes) -> "SessionManifest":
         """Read canonical bytes. Raises errors.PlanRefused (``plan_manifest``), also for JSON that is not canonical."""
-        try:
-            value = parse_json(data, limit=MANIFEST_BYTES)
-        except errors.InputError as error:
-            raise refused(f"The manifest is unreadable: {error.message}") from error
-        manifest = read(SessionManifest, value)
-        if manifest.data != data:
-            raise refused("The manifest is not canonical JSON, so its digest is not that of its meaning.")
-        return manifest
+        return read_canonical(SessionManifest, data, limit=MANIFEST_BYTES)

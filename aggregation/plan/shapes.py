@@ -44,6 +44,16 @@ class StageRule:
 _WEIGHED: frozenset[tuple[Source, str]] = frozenset({("batch", SAMPLE_WEIGHT)})
 _STEPPED: frozenset[tuple[Source, str]] = frozenset({("batch", SAMPLE_WEIGHT), ("active", "active")})
 
+# A role of a session draws the first values of its client state itself.
+_DRAWN = StageRule(
+    name="begin",
+    tasks=("train",),
+    over="once",
+    sources=frozenset({"random"}),
+    destinations=frozenset({"client_state"}),
+    fills=frozenset({"client_state"}),
+)
+
 SHAPES: Mapping[ShapeName | PartShape, tuple[StageRule, ...]] = {
     # Many clients, each with rows of its own, that train one model: every client runs every stage by itself.
     "horizontal": (
@@ -116,14 +126,7 @@ SHAPES: Mapping[ShapeName | PartShape, tuple[StageRule, ...]] = {
     # A split network (Gupta and Raskar, arXiv:1810.06060). This role has features of the rows: it sends what its part
     # of the network makes of a batch, and moves its part by the gradient that comes back. Its part is client state.
     "split_features": (
-        StageRule(
-            name="begin",
-            tasks=("train",),
-            over="once",
-            sources=frozenset({"random"}),
-            destinations=frozenset({"client_state"}),
-            fills=frozenset({"client_state"}),
-        ),
+        _DRAWN,
         StageRule(
             name="embed",
             tasks=("train",),
@@ -149,14 +152,7 @@ SHAPES: Mapping[ShapeName | PartShape, tuple[StageRule, ...]] = {
     ),
     # This role has the labels, and may have features too: it ends what the others begin, and sends gradients.
     "split_labels": (
-        StageRule(
-            name="begin",
-            tasks=("train",),
-            over="once",
-            sources=frozenset({"random"}),
-            destinations=frozenset({"client_state"}),
-            fills=frozenset({"client_state"}),
-        ),
+        _DRAWN,
         StageRule(
             name="fit",
             tasks=("train",),

@@ -163,10 +163,14 @@ class Learner:
             )
         return replace(progress, session=fresh.session, sent={}, received={}), tensors
 
+    def _progress_at(self, call: LearnerCall | None, *, done: int) -> RoleProgress:
+        """Progress with the messages that are worked in by now."""
+        counts = {"sent": dict(self._log.sent), "received": dict(self._log.received)}
+        return replace(self._progress, call=call, done=done, **counts)
+
     def _keep(self, call: LearnerCall | None, tensors: ArraysByName) -> None:
         """Keep where this role is now."""
-        counts = {"sent": dict(self._log.sent), "received": dict(self._log.received)}
-        self._progress, self._tensors = replace(self._progress, call=call, **counts), tensors
+        self._progress, self._tensors = self._progress_at(call, done=self._progress.done), tensors
         self._store.keep(STAGE, self._progress, tensors)
 
     def _call(
@@ -210,8 +214,7 @@ class Learner:
             self._keep(begun, self._tensors)
             self._log.faults.reach("agreed")
         call, outputs = self._work(begun, arrays, on_epoch)
-        counts = {"sent": dict(self._log.sent), "received": dict(self._log.received)}
-        self._progress = replace(self._progress, done=call.number + 1, call=None, **counts)
+        self._progress = self._progress_at(None, done=call.number + 1)
         self._store.finish(STAGE, call, outputs, self._progress, self._tensors)
         self._log.faults.reach("call_done")
         return call, outputs

@@ -190,8 +190,8 @@ def _registry(change: Callable[[RolePart], RolePart]) -> Change:
 # (what is spoiled, code, words of the message)
 SPOILED: tuple[tuple[Change, str, str], ...] = (
     (lambda clinic, registry, insurer: (clinic, registry), "plan_wiring", "has nothing named"),
-    (lambda clinic, registry, insurer: (clinic, registry, registry), "plan_sections", "one role"),
-    (lambda clinic, registry, insurer: (registry, insurer), "plan_sections", "must have the labels"),
+    (lambda clinic, registry, insurer: (clinic, registry, registry), "plan_roles", "one role"),
+    (lambda clinic, registry, insurer: (registry, insurer), "plan_roles", "must have the labels"),
     (_registry(lambda part: _output(part, "embed", partner="nobody")), "plan_wiring", "takes nothing named"),
     (_registry(lambda part: _output(part, "embed", partner=None)), "plan_wiring", "names a partner"),
     (_registry(lambda part: _output(part, "embed", partner="insurer")), "plan_wiring", "takes nothing named"),
