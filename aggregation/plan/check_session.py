@@ -1,7 +1,7 @@
 """Whether a plan of a session can be run by its roles, each of which calls this before it touches a row.
 
 A plan comes from a partner, sealed in the session, so its sender is known by the key that was pinned; nothing in it is
-believed. Refusals have the codes of `coterie.aggregation.plan.check`, or ``plan_roles`` where parts do not fit together.
+believed. Refusals have the codes of `coterie.aggregation.plan.check`, or ``plan_roles`` where the parts do not fit.
 """
 
 import math

@@ -151,7 +151,9 @@ def test_no_documented_code_is_gone() -> None:
 
 def test_every_documented_code_says_what_to_do() -> None:
     sections = re.split(r"^### ", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
-    assert sections
+    titles = [section.partition("\n")[0] for section in sections]
+    assert titles
+    assert len(set(titles)) == len(titles), "docs/errors.md says of a code in two places what it means"
     for section in sections:
         title, _, body = section.partition("\n")
         assert "**Fix:**" in body, f"docs/errors.md: {title} does not say what to do"
