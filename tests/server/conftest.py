@@ -16,11 +16,18 @@ from coterie.server.settings import Settings
 from tests.empty_database import prepare
 
 LOG_LEVEL = "error"
-logs.configure(LOG_LEVEL)
+
+
+@pytest.fixture(autouse=True)
+def few_logs() -> None:
+    """Errors only, to where this test's standard error goes: a command that another test ran in this process may have
+    left its own level, and a stream that is closed.
+    """
+    logs.configure(LOG_LEVEL)
 
 
 @pytest.fixture
-def usual_logs() -> Generator[None, None, None]:
+def usual_logs(few_logs: None) -> Generator[None, None, None]:
     """Logs at the level that `coterie server` has unless told otherwise, for tests of what an operator hears."""
     logs.configure("warning")
     yield
