@@ -28,7 +28,7 @@ from coterie.simulation.versions import damaged, read_named
 
 FILE = "checkpoint.json"
 STATES = "states"
-_FORMAT = "coterie-simulation-2"
+_FORMAT = "coterie-simulation-3"
 # Of what is known by a digest alone there is no more to say.
 _NAMES = {"plan": "name, model, loss, optimizer, method, data schema or codecs", "initial": "the first weights"}
 
@@ -41,7 +41,7 @@ class Checkpoint:
     clients: the states of those that keep any.
     participation: what is known of those that took part.
     informed: who has the plan.
-    air, before, landed: of buffered rounds, the tasks that are out, the last round, and the updates that it passed on.
+    air, before: of buffered rounds, the tasks that are out or came back, and the last round.
     """
 
     progress: ExperimentProgress
@@ -52,7 +52,6 @@ class Checkpoint:
     informed: frozenset[int]
     air: Mapping[str, Any] | None = None
     before: str | None = None
-    landed: Sequence[Mapping[str, Any]] = ()
 
 
 def identity(experiment: Experiment, plan: Plan, initial: str, clients: int) -> Mapping[str, Any]:
@@ -114,7 +113,6 @@ class CheckpointFolder:
             "informed": sorted(checkpoint.informed),
             "air": checkpoint.air,
             "before": checkpoint.before,
-            "landed": list(checkpoint.landed),
         }
         write_durably(self._folder / FILE, json.dumps(value).encode())
         needed = {*clients.values(), server}
@@ -145,7 +143,6 @@ class CheckpointFolder:
                     informed=frozenset(int(number) for number in value["informed"]),
                     air=_of_kind(value["air"], dict, None),
                     before=_of_kind(value["before"], str, None),
-                    landed=[_of_kind(flight, dict) for flight in _of_kind(value["landed"], list)],
                 )
             found = "" if other else self._differences(value.get("made_of"), value["planned"])
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, InputError) as error:

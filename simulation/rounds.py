@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Literal
 
@@ -30,16 +30,16 @@ from coterie.protocol.update import read_update
 from coterie.simulation.assignment import Assignment
 from coterie.simulation.central import evaluated
 from coterie.simulation.checkpoint import Checkpoint, between_rounds, go_on
-from coterie.simulation.collect import Collector, Lag
+from coterie.simulation.collect import Lag
 from coterie.simulation.engines.engine import Engine
+from coterie.simulation.open_round import OpenRound
 from coterie.simulation.population import Population, name_of
 from coterie.simulation.ring import RingSum, RingSurvey
 from coterie.simulation.secrecy import collector, with_terms
 from coterie.simulation.shares import WorkShares
 from coterie.simulation.spending import SimulatedSpending
-from coterie.simulation.traffic import RoundTraffic
 from coterie.simulation.versions import Versions
-from coterie.simulation.virtual_time import Air, Flight
+from coterie.simulation.virtual_time import Air
 
 ProgressWatch = Callable[[int, Literal["train", "evaluate"], int, int], None]
 """(round, what clients do, how many have done it, of how many)."""
@@ -67,15 +67,7 @@ class SimulationState:
     records: list[RoundRecord] = field(default_factory=list[RoundRecord])
     air: Air = field(default_factory=Air)
     before: engine.Round | None = None
-    _landed: list[Flight] = field(default_factory=list[Flight])
-    _pending: dict[int, tuple[FloatArrays, float | None]] = field(
-        default_factory=dict[int, "tuple[FloatArrays, float | None]"]
-    )
-    _next_state: OptimizerState | None = None
-    _collector: Collector | None = None
-    _survey_sum: RingSurvey | None = None
-    _diverged: int = 0
-    traffic: RoundTraffic = field(default_factory=RoundTraffic)
+    _open: OpenRound = field(default_factory=OpenRound)
 
     def run(self, on_round: Callable[[RoundRecord], None]) -> History:
         """The rounds that are left.
@@ -87,19 +79,19 @@ class SimulationState:
             return History(tuple(self.records), self.progress.finished.value, self.progress.result_version)
         self.progress, action = first_round(self.progress, policy)
         while isinstance(action, StartRound):
-            begun, self.traffic, self._diverged = time.monotonic(), RoundTraffic(), 0
+            begun = time.monotonic()
+            self._open = OpenRound(named=self.experiment.privacy is None, with_losses=self.experiment.secure is None)
             ended = self._round(action)
             self.progress, action = after_round(self.progress, ended, policy)
             bases = [flight.base for flight in self.air.flights]
             self.versions.retain((self.progress.current, self.progress.result_version, *bases))
-            seconds = time.monotonic() - begun
             record = RoundRecord.of(
                 ended,
-                bytes_up=self.traffic.up,
-                bytes_down=self.traffic.down,
-                seconds=seconds,
-                diverged=self._diverged,
-                participants=self.traffic.participants(),
+                bytes_up=self._open.bytes_up,
+                bytes_down=self._open.bytes_down,
+                seconds=time.monotonic() - begun,
+                diverged=self._open.diverged,
+                participants=self._open.participants(),
             )
             record = self.spending.counted(record)
             self.records.append(record)
@@ -117,7 +109,6 @@ class SimulationState:
             informed=frozenset(self.informed),
             air=to_json(self.air) if self.experiment.rounds.buffered else None,
             before=None if self.before is None else to_text(self.before),
-            landed=tuple(asdict(flight) for flight in self._landed),
         )
 
     def restore(self, checkpoint: Checkpoint) -> None:
@@ -132,8 +123,7 @@ class SimulationState:
         self.informed = set(checkpoint.informed)
         self.air = Air() if checkpoint.air is None else from_json(Air, checkpoint.air, code="checkpoint_damaged")
         self.before = None if checkpoint.before is None else from_text(engine.Round, checkpoint.before)
-        self._landed = [Flight(**flight) for flight in checkpoint.landed]
-        for flight in (*self.air.flights, *self._landed):
+        for flight in (*self.air.flights, *self.air.landed):
             self.versions.vector(flight.base)
         for digest in (self.progress.current, self.progress.result_version):
             self.versions.vector(digest)
@@ -211,16 +201,13 @@ class SimulationState:
         manifest, state = self.plan.manifest, self.server_state
         assignment = with_terms(self.experiment, manifest, assignment, "train", state)
         order = self._random_order(f"groups/{assignment.round}", chosen)
-        self._collector = collector(self.experiment, manifest, assignment, order, state, self.shares, noised=noised)
+        into = collector(self.experiment, manifest, assignment, order, state, self.shares, noised=noised)
         self.watch(round.number, "train", 0, len(clients))
         weights = self.versions.read(assignment.base)
         for done, trained in enumerate(self.runner.train(clients, weights, assignment), 1):
-            if self._collector.add(trained):
-                self._pending[trained.number] = trained.state, trained.loss
-                self.traffic.took_part(self.experiment, trained)
-            self._diverged += trained.diverged
-            self.traffic.up += trained.size
+            self._open.add(trained, into)
             self.watch(round.number, "train", done, len(clients))
+        self._open.collector = into
         self._count_down(chosen, assignment)
         events: list[engine.RoundEvent] = [engine.TaskLeased() for _ in chosen]
         events += [engine.UpdateAccepted() for _ in chosen]
@@ -232,7 +219,7 @@ class SimulationState:
         Nobody starts on a version that is about to be replaced: making one takes no time here.
         """
         policy, privacy = self.experiment.rounds, self.experiment.privacy
-        busy, landed = self.air.busy, {flight.number for flight in self._landed}
+        busy, landed = self.air.busy, {flight.number for flight in self.air.landed}
         rested = (int(one.id) for one in self.population.candidates(policy, round.number, privacy))
         free = [
             number
@@ -246,7 +233,6 @@ class SimulationState:
         flight = self.air.land()
         if flight is None:
             return [*events, engine.DeadlinePassed("train")]
-        self._landed.append(flight)
         return [*events, engine.UpdateAccepted(flight.place)]
 
     def _train_landed(self, round: engine.Round, *, noised: bool) -> None:
@@ -259,9 +245,9 @@ class SimulationState:
         manifest = self.plan.manifest
         into = collector(self.experiment, manifest, opened, (), self.server_state, self.shares, noised=noised)
         done = 0
-        self.watch(round.number, "train", 0, len(self._landed))
+        self.watch(round.number, "train", 0, len(self.air.landed))
         groups: dict[tuple[int, str, int], list[int]] = {}
-        for flight in self._landed:
+        for flight in self.air.landed:
             groups.setdefault((flight.place, flight.base, flight.round), []).append(flight.number)
         for (place, base, number), clients in sorted(groups.items()):
             assignment = self._assignment(number, base, self.experiment.rounds.hyper(number))
@@ -269,15 +255,11 @@ class SimulationState:
             workers = [self.population.client(one) for one in sorted(clients)]
             for trained in self.runner.train(workers, self.versions.read(base), assignment):
                 done += 1
-                if into.add(trained, lag):
-                    self._pending[trained.number] = trained.state, trained.loss
-                    self.traffic.took_part(self.experiment, trained, lag.versions)
-                self._diverged += trained.diverged
-                self.traffic.up += trained.size
-                self.watch(round.number, "train", done, len(self._landed))
+                self._open.add(trained, into, lag)
+                self.watch(round.number, "train", done, len(self.air.landed))
             into.flush()
             self._count_down(sorted(clients), assignment)
-        self._collector = into
+        self._open.collector = into
 
     def _survey(self, round: engine.Round, assignment: Assignment) -> list[engine.RoundEvent]:
         wanted = round.config.evaluation_cohort
@@ -288,7 +270,7 @@ class SimulationState:
         manifest, cap = self.plan.manifest, self.experiment.rounds.weight_cap
         if assignment.secure is not None:
             running = RingSum(SecureTerms.model_validate_json(assignment.secure))
-            self._survey_sum = RingSurvey(manifest, assignment.base, running)
+            self._open.survey = RingSurvey(manifest, assignment.base, running)
         specs = manifest.sections_for("evaluate")
         self.watch(round.number, "evaluate", 0, len(clients))
         weights = self.versions.read(assignment.base)
@@ -296,35 +278,35 @@ class SimulationState:
             try:
                 if measured.refused is not None:
                     events.append(engine.EvaluationFailed())
-                elif self._survey_sum is None:
+                elif self._open.survey is None:
                     sums = read_evaluation(manifest, read_update(measured.update, specs), weight_cap=cap)
                     events.append(engine.EvaluationAccepted(sums.sums))
                 else:
-                    usable = self._survey_sum.add(measured)
+                    usable = self._open.survey.add(measured)
                     events.append(engine.EvaluationAccepted() if usable else engine.EvaluationFailed())
             except UpdateRefused:
                 events.append(engine.EvaluationFailed())
-            self.traffic.up += measured.size
+            self._open.bytes_up += measured.size
             self.watch(round.number, "evaluate", done, len(clients))
         self._count_down(chosen, assignment)
         accepted = sum(isinstance(event, engine.EvaluationAccepted) for event in events)
         return events if accepted == wanted else [*events, engine.DeadlinePassed("evaluate")]
 
     def _aggregate(self) -> engine.RoundEvent:
-        if self._collector is None:
+        if self._open.collector is None:
             raise InternalError("There are no updates to aggregate.")
         try:
-            made = self._collector.result(self.versions, self.experiment.server_optimizer, self.server_state)
+            made = self._open.collector.result(self.versions, self.experiment.server_optimizer, self.server_state)
         except UpdateRefused as error:
             return engine.AggregateFailed(f"{error.reason}: {error.message}", error.reason)
-        self._next_state = made.state
+        self._open.server_state = made.state
         return engine.AggregateReady(made.version, made.metrics, made.rejected, made.clipped)
 
     def _sum_evaluations(self) -> engine.RoundEvent:
-        if self._survey_sum is None:
+        if self._open.survey is None:
             raise InternalError("There are no evaluations to sum.")
         try:
-            return engine.EvaluationSummed(self._survey_sum.result().sums)
+            return engine.EvaluationSummed(self._open.survey.result().sums)
         except UpdateRefused as error:
             return engine.EvaluationSummed(None, f"{error.reason}: {error.message}")
 
@@ -344,13 +326,12 @@ class SimulationState:
     def _settle(self, round: engine.Round) -> None:
         """Client and server state become what a committed round made of them; an abandoned round changes neither."""
         if round.phase is engine.RoundPhase.COMMITTED:
-            for number, (state, loss) in self._pending.items():
+            for number, (state, loss) in self._open.client_states.items():
                 self.population.keep(number, state, round.number, loss)
-            if self._next_state is not None:
-                self.server_state = self._next_state
+            if self._open.server_state is not None:
+                self.server_state = self._open.server_state
         if not round.waiting:
-            self._landed = []
-        self._pending, self._next_state, self._collector, self._survey_sum = {}, None, None, None
+            self.air.landed.clear()
 
     def _choose(self, count: int, round: int) -> list[int]:
         """The clients that train in a round, by the policy's selection."""
@@ -381,4 +362,4 @@ class SimulationState:
         plan = len(self.plan.manifest.data) + sum(len(graph) for graph in self.plan.graphs.values())
         newcomers = set(chosen) - self.informed
         self.informed |= newcomers
-        self.traffic.down += len(chosen) * self.versions.size(assignment.base) + len(newcomers) * plan
+        self._open.bytes_down += len(chosen) * self.versions.size(assignment.base) + len(newcomers) * plan

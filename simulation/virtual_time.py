@@ -34,11 +34,16 @@ class Flight:
 
 @dataclass
 class Air:
-    """All tasks that are out, as a heap."""
+    """The tasks of a buffered round.
+
+    flights: those that are out, as a heap.
+    landed: those that came back, and wait until the buffer is full.
+    """
 
     now: float = 0.0
     sequence: int = 0
     flights: list[Flight] = field(default_factory=list[Flight])
+    landed: list[Flight] = field(default_factory=list[Flight])
 
     @property
     def busy(self) -> frozenset[int]:
@@ -60,11 +65,14 @@ class Air:
         return len(chosen)
 
     def land(self) -> Flight | None:
-        """The task that comes back next, and time moves on to that moment; None when none is out."""
+        """The task that comes back next, or None when none is out. It is among those that landed now, and time moves on
+        to that moment.
+        """
         if not self.flights:
             return None
         flight = heapq.heappop(self.flights)
         self.now = flight.due
+        self.landed.append(flight)
         return flight
 
     def close(self, oldest: int | None = None) -> None:

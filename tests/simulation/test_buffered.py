@@ -52,7 +52,7 @@ def test_updates_lag_but_never_beyond_the_cap(monkeypatch: pytest.MonkeyPatch) -
         cap = self.experiment.rounds.staleness_cap
         lags.setdefault(cap, set()).update(
             round.place - flight.place
-            for flight in self._landed  # pyright: ignore[reportPrivateUsage]
+            for flight in self.air.landed  # pyright: ignore[reportPrivateUsage]
         )
         whole(self, round, noised=noised)
 
