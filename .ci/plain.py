@@ -83,7 +83,7 @@ def main():
         ):
             *_, finished = run("watch", "machines", "--json", **where)
             require(finished["rounds"] == 2, finished)
-            asked = run("query", "count", "state", "--asked", "2", "--json", **where)[-1]
+            asked = run("query", "count", "state", "--devices", "2", "--json", **where)[-1]
             require(asked["answer"]["rows"] == 2 * 240, asked)
             run(
                 "client",

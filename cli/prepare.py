@@ -27,7 +27,7 @@ def prepare(
     url: Annotated[
         str | None, typer.Option(help="Ask the devices of this coordinator, instead of simulating clients.")
     ] = None,
-    asked: Annotated[int | None, typer.Option(min=1, help="How many devices a coordinator asks in a round.")] = None,
+    devices: Annotated[int | None, typer.Option(min=1, help="How many devices a coordinator asks in a round.")] = None,
     population: Annotated[
         str | None, typer.Option(help="Population whose devices are asked (default: `survey`), created if absent.")
     ] = None,
@@ -53,21 +53,21 @@ def prepare(
 
         options["privacy"] = UserLevel(clip=clip, delta=delta, epsilon=epsilon)
     if url is None:
-        _refuse_idle(asked=asked, population=population)
+        _refuse_idle(devices=devices, population=population)
         from coterie.simulation import prepare as simulated
 
         experiment = survey.ask(clients=len(sources), **options)
         promise(output, experiment)
         found = simulated(survey, sources, **options)
     else:
-        if asked is None:
+        if devices is None:
             raise ConfigurationError(
                 "The number of devices to ask in a round is missing.",
-                hint="Add --asked N: all of them, so that the answer covers every device.",
+                hint="Add --devices N: all of them, so that the answer covers every device.",
                 code="asked_missing",
             )
         whose = population or "survey"
-        experiment = survey.ask(clients=asked, name=f"survey of {whose}", **options)
+        experiment = survey.ask(clients=devices, name=f"survey of {whose}", **options)
         found = _on_coordinator(output, survey, experiment, url, token, key, whose, ca)
     from coterie.protocol.conversion import to_json
     from coterie.protocol.schema_file import write_schema

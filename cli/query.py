@@ -36,7 +36,7 @@ def query(
     population: Annotated[
         str | None, typer.Option(help="Population whose devices are asked (default: the only one).")
     ] = None,
-    asked: Annotated[
+    devices: Annotated[
         int | None, typer.Option(min=1, help="How many devices a round asks (default: all that are enrolled).")
     ] = None,
     low: Annotated[
@@ -109,7 +109,7 @@ def query(
     from coterie.client_sdk.control.submit import signing_key
 
     with Control(url, token=access_token(token), ca=ca) as control:
-        place = _find_population(control, population, asked)
+        place = _find_population(control, population, devices)
         question = make_query(kind, column, place.schema, given, noised=privacy is not None)
         experiment = ask(
             question,
@@ -178,7 +178,7 @@ def _find_population(control: "Control", population: str | None, wanted: int | N
     if not devices:
         raise ConfigurationError(
             f"No device of {view.name} is enrolled, so the number of devices to ask is unknown.",
-            hint="Give the number with --asked N, or let devices join first: `coterie client`.",
+            hint="Give the number with --devices N, or let devices join first: `coterie client`.",
             code="asked_missing",
         )
     return _Place(view.name, devices, view.devices, view.data_schema)

@@ -131,23 +131,23 @@ class WatchedRound:
 
     table: RoundTable
     number: int = 0
-    wanted: int = 0
-    here: int = 0
+    cohort: int = 0
+    answers: int = 0
     diverged: int = 0
 
     def see(self, kind: str, data: Mapping[str, Any]) -> None:
         """Take an event in."""
         if kind == "round.started":
-            self.number, self.wanted, self.here = int(data["round"]), int(data["cohort"]), 0
+            self.number, self.cohort, self.answers = int(data["round"]), int(data["cohort"]), 0
         elif kind in ANSWERED and data.get("kind") == "train":
-            self.here += 1
-            self.table.work(self.number, "train", self.here, self.wanted)
+            self.answers += 1
+            self.table.work(self.number, "train", self.answers, self.cohort)
         elif kind == "task.aborted" and data.get("code") == "training_diverged" and self.diverged != data["round"]:
             self.diverged = data["round"]
             self.table.output.say(f"Training diverged in round {self.diverged}; lower the learning rate.")
         elif kind in ATTEMPT_EVENTS:
             answered = int(data.get("answered", data.get("clients", 0)))
-            self.table.work(self.number, f"summing in secret, on to {data['phase']}", answered, self.wanted)
+            self.table.work(self.number, f"summing in secret, on to {data['phase']}", answered, self.cohort)
 
 
 @contextmanager

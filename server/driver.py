@@ -108,11 +108,11 @@ class Driver:
             if found.row.deadline_at is not None and found.row.deadline_at <= seen.at:
                 await self._guarded(found.row, self._deadline(found))
             entries = due_entries(found, seen.statuses, seen.jobs, now)
-            self._do(found, [entry for entry in entries if isinstance(entry, Do)], seen.statuses)
+            self._begin(found, [entry for entry in entries if isinstance(entry, Do)], seen.statuses)
             jobs += jobs_to_do(found, entries, seen.statuses, seen.jobs, now)
         return seen.pause_s(await self.runner.look(jobs, seen.jobs))
 
-    def _do(self, found: OpenRound, entries: Sequence[Do], statuses: Sequence[AttemptStatus]) -> None:
+    def _begin(self, found: OpenRound, entries: Sequence[Do], statuses: Sequence[AttemptStatus]) -> None:
         """Begin the work that is one transaction, unless somebody is at it.
 
         What takes time is a job (`coterie.server.jobs.wanted`).

@@ -104,7 +104,7 @@ async def streamed_body(request: Request) -> AsyncIterator[bytes]:
         raise InputError("The connection broke off inside the body.", code="body_truncated") from None
 
 
-async def kept(writing: Awaitable[_T]) -> _T:
+async def refuse_when_full(writing: Awaitable[_T]) -> _T:
     """The result of a write. Raises StorageError ``storage_full`` for want of space."""
     try:
         return await writing

@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from sqlalchemy import text
 
 from coterie.errors import Unavailable
-from coterie.server.auth.gate import Here, gated_router
+from coterie.server.auth.gate import OpenCoordinator, gated_router
 
 router = gated_router("service")
 DOCS = Path(__file__).parent / "docs.html"
@@ -31,20 +31,20 @@ async def healthz() -> Health:
 
 
 @router.get("/readyz", operation_id="getReadiness", summary="Whether requests can be served")
-async def readyz(here: Here) -> Health:
+async def readyz(coordinator: OpenCoordinator) -> Health:
     """503 while closing, or when the database does not answer."""
-    if here.signals.closing.is_set():
+    if coordinator.signals.closing.is_set():
         raise Unavailable("The coordinator is closing.", code="closing")
-    async with here.storage.database.read() as session:
+    async with coordinator.storage.database.read() as session:
         await session.execute(text("SELECT 1"))
     return Health(status="ready")
 
 
 @router.get("/metrics", operation_id="getMetrics", summary="Counters for Prometheus", response_class=Response)
-async def metrics(here: Here) -> Response:
+async def metrics(coordinator: OpenCoordinator) -> Response:
     """Names routes and outcomes, never devices."""
-    here.metrics.running.set(here.board.count)
-    return Response(here.metrics.render(), media_type="text/plain; version=0.0.4; charset=utf-8")
+    coordinator.metrics.running.set(coordinator.board.count)
+    return Response(coordinator.metrics.render(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
 @router.get(

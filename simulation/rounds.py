@@ -31,8 +31,8 @@ from coterie.simulation.assignment import Assignment
 from coterie.simulation.central import evaluated
 from coterie.simulation.checkpoint import Checkpoint, between_rounds, go_on
 from coterie.simulation.collect import Lag
+from coterie.simulation.collected_round import CollectedRound
 from coterie.simulation.engines.engine import Engine
-from coterie.simulation.open_round import OpenRound
 from coterie.simulation.population import Population, name_of
 from coterie.simulation.ring import RingSum, RingSurvey
 from coterie.simulation.secrecy import collector, with_terms
@@ -67,7 +67,7 @@ class SimulationState:
     records: list[RoundRecord] = field(default_factory=list[RoundRecord])
     air: Air = field(default_factory=Air)
     before: engine.Round | None = None
-    _open: OpenRound = field(default_factory=OpenRound)
+    _open: CollectedRound = field(default_factory=CollectedRound)
 
     def run(self, on_round: Callable[[RoundRecord], None]) -> History:
         """The rounds that are left.
@@ -80,7 +80,9 @@ class SimulationState:
         self.progress, action = first_round(self.progress, policy)
         while isinstance(action, StartRound):
             begun = time.monotonic()
-            self._open = OpenRound(named=self.experiment.privacy is None, with_losses=self.experiment.secure is None)
+            self._open = CollectedRound(
+                named=self.experiment.privacy is None, with_losses=self.experiment.secure is None
+            )
             ended = self._round(action)
             self.progress, action = after_round(self.progress, ended, policy)
             bases = [flight.base for flight in self.air.flights]

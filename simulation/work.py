@@ -109,7 +109,7 @@ class Workplace:
                 )
             _name(error, number, assignment)
             raise
-        return self.sent(number, result, state, assignment)
+        return self.outgoing(number, result, state, assignment)
 
     def training(
         self, number: int, rows: Rows, state: FloatArrays, weights: FloatArrays, assignment: Assignment
@@ -127,7 +127,7 @@ class Workplace:
             whole=assignment.secure is not None or assignment.promised,
         )
 
-    def sent(self, number: int, result: LocalResult, state: FloatArrays, assignment: Assignment) -> Trained:
+    def outgoing(self, number: int, result: LocalResult, state: FloatArrays, assignment: Assignment) -> Trained:
         """A finished training as it leaves the client; ``refused`` where it cannot. Under a promise of privacy, what
         cannot be used is sent as zeros.
         """

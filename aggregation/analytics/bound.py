@@ -118,7 +118,7 @@ class QueryBound:
     terms: QueryNoise
     weights: Vector
 
-    def sent(self, sums: Array) -> Array:
+    def encode(self, sums: Array) -> Array:
         """What a client sends of its sums, ``[size]``."""
         from coterie.compute import numpy as xp
 
@@ -129,7 +129,7 @@ class QueryBound:
         kept = weighted * (most / xp.maximum(norm, most))
         return kept + xp.where(norm > most * (1 + _ROUNDING), xp.asarray(said), 0.0)
 
-    def received(self, total: Vector) -> Vector:
+    def decode(self, total: Vector) -> Vector:
         """The sums of all clients, from those of what they sent: of rows, and last of clients that were shortened."""
         return np.divide(total, self._scales, out=np.zeros_like(total), where=self._scales > 0)
 

@@ -172,7 +172,7 @@ def method(rule: QuerySums) -> Algorithm:
         if not rule.clipped:
             zeros = {name: xp.zeros(shape) for name, shape in version.items()}
             return Finished(sections={section: {**zeros, HIGH: sums}}, client_state={})
-        sent = sums if rule.bound is None else rule.bound.sent(sums)
+        sent = sums if rule.bound is None else rule.bound.encode(sums)
         source = np.full(length, rule.size, np.int32)  # everywhere the zero behind the sums
         source[places(rule.size, length)] = np.arange(rule.size)
         laid = xp.take(xp.concat([sent, xp.zeros((1,))]), xp.asarray(source), axis=0)
@@ -191,7 +191,7 @@ def method(rule: QuerySums) -> Algorithm:
         total = aggregates.sections[section]
         # Clipped ones are the mean of what a public number of clients sent.
         total = total[places(rule.size, length)] * aggregates.clients if rule.clipped else total[: rule.size]
-        total = total if rule.bound is None else rule.bound.received(total)
+        total = total if rule.bound is None else rule.bound.decode(total)
         settings = rule.advance(total, _settings_of(rule, state["version"]), number)
         after = _version_vector(rule, total, settings)
         return after - state["version"], {"version": after, "round": np.array([float(number)])}

@@ -29,18 +29,18 @@ def caf(f: int) -> Combination:
 
     def weights(products: Matrix) -> Vector:
         count = products.shape[0]
-        kept: Vector = np.ones_like(np.diagonal(products))
-        best: Vector = kept / count
+        weights: Vector = np.ones_like(np.diagonal(products))
+        best: Vector = weights / count
         smallest = np.inf
-        while kept.sum() > (count - 2 * f) * (1 + 1e-9):
-            share: Vector = kept / kept.sum()
+        while weights.sum() > (count - 2 * f) * (1 + 1e-9):
+            share: Vector = weights / weights.sum()
             variance, apart = _along_the_first(products, share)
             if variance < smallest:
                 smallest, best = variance, share
-            top = float(apart[kept > 0].max())
+            top = float(apart[weights > 0].max())
             if not top > 0:
                 break
-            kept = _weighed_down(kept, apart, top)
+            weights = _weighed_down(weights, apart, top)
         return best
 
     return Combination(
@@ -51,11 +51,11 @@ def caf(f: int) -> Combination:
     )
 
 
-def _weighed_down(kept: Vector, apart: Vector, top: float) -> Vector:
+def _weighed_down(weights: Vector, apart: Vector, top: float) -> Vector:
     # Those without weight may be any distance off.
-    share = np.ones_like(kept)
-    np.divide(apart, top, out=share, where=kept > 0)
-    return kept * (1 - share)
+    share = np.ones_like(weights)
+    np.divide(apart, top, out=share, where=weights > 0)
+    return weights * (1 - share)
 
 
 def _along_the_first(products: Matrix, share: Vector) -> tuple[float, Vector]:

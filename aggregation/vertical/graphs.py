@@ -91,11 +91,11 @@ class RoleGraphs:
 
         weights = {name: first_value(name, spec, numbers) + 0.0 for name, spec in self.specs.items()}
         state = {f"optimizer/{name}": value for name, value in self.optimizer.init(weights).items()}
-        return self.kept(weights | state)
+        return self.outputs(weights | state)
 
     def weights(self, inputs: GraphInputs) -> Outputs:
         """Its weights as they are."""
-        return {name: self._held(inputs)[name] for name in self.specs}
+        return {name: self._state_inputs(inputs)[name] for name in self.specs}
 
     def output(self, part: str, inputs: GraphInputs, weights: Arrays, mode: modes.Mode) -> Array:
         """What a part of the network makes of its batch: ``[B, width]``. Raises errors.ExperimentError."""
@@ -109,22 +109,22 @@ class RoleGraphs:
             )
         return found
 
-    def moved(self, inputs: GraphInputs, weights: Arrays, gradient: Arrays) -> Outputs:
+    def after_step(self, inputs: GraphInputs, weights: Arrays, gradient: Arrays) -> Outputs:
         """Weights and optimizer state after a step."""
-        held = self._held(inputs)
+        held = self._state_inputs(inputs)
         state = {name.removeprefix("optimizer/"): held[name] for name in self.state if name.startswith("optimizer/")}
         hyper = Requested(inputs, "hyper", dict.fromkeys(self.optimizer.hyper, (1,)))
         given = {name: hyper[name] for name in hyper}
         counted = xp.sum(self._weight(inputs)) if self.optimizer.weighted is not None else xp.full((), 1.0)
         active = xp.ones((1,), dtype="float32")
         after, kept = self.optimizer.step(gradient, state, weights, given, active, weight=counted)
-        return self.kept({**after, **{f"optimizer/{name}": value for name, value in kept.items()}})
+        return self.outputs({**after, **{f"optimizer/{name}": value for name, value in kept.items()}})
 
-    def kept(self, arrays: Arrays) -> Outputs:
+    def outputs(self, arrays: Arrays) -> Outputs:
         """All of the client state, as outputs."""
         return {f"{NEXT}client_state/{name}": arrays[name] for name in self.state}
 
-    def _held(self, inputs: GraphInputs) -> Requested:
+    def _state_inputs(self, inputs: GraphInputs) -> Requested:
         return Requested(inputs, "client_state", self.state)
 
     def _weight(self, inputs: GraphInputs) -> Array:
@@ -165,7 +165,7 @@ class FeatureGraphs:
             return xp.sum(embedding * back)
 
         _, gradient = value_and_grad(projected)(weights)
-        return self.own.moved(inputs, weights, gradient)
+        return self.own.after_step(inputs, weights, gradient)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -233,7 +233,7 @@ class LabelGraphs:
         (_, losses, prediction), gradient = value_and_grad(of_all, has_aux=True)(variables)
         sums = self.own.batch.totals(inputs, losses, prediction, weight)
         return (
-            self.own.moved(inputs, weights, {name: gradient[f"own {name}"] for name in weights})
+            self.own.after_step(inputs, weights, {name: gradient[f"own {name}"] for name in weights})
             | {message(role, GRADIENT): gradient[f"of {role}"] for role in received}
             | {f"metric/{name}": value for name, value in sums.items()}
         )

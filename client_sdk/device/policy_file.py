@@ -38,11 +38,11 @@ _PROVIDER: Final = re.compile(r"[A-Za-z0-9_]{1,64}\Z")
 class PolicyLineRule:
     """What a line may say.
 
-    wanted: completes "must be …".
+    expected: completes "must be …".
     read: the value as `DevicePolicy` has it, or None if it is not what is wanted.
     """
 
-    wanted: str
+    expected: str
     read: Callable[[object], object | None]
 
 
@@ -73,10 +73,10 @@ def _names(value: object, fits: Callable[[str], bool]) -> object | None:
     return frozenset(cast(list[str], names))
 
 
-def _choice_rule(known: Sequence[str]) -> PolicyLineRule:
+def _choice_rule(allowed: Sequence[str]) -> PolicyLineRule:
     return PolicyLineRule(
-        f"a list of one or more of {', '.join(repr(name) for name in known)}",
-        lambda value: _names(value, known.__contains__),
+        f"a list of one or more of {', '.join(repr(name) for name in allowed)}",
+        lambda value: _names(value, allowed.__contains__),
     )
 
 
@@ -238,7 +238,7 @@ def _values(
         read = rules[name].read(value)
         if read is None:
             raise _error(
-                path, line, f"{name} must be {rules[name].wanted}; it is {_format(value)}", "Correct the line."
+                path, line, f"{name} must be {rules[name].expected}; it is {_format(value)}", "Correct the line."
             )
         values[name] = read
     return values

@@ -25,9 +25,10 @@ def agree(log: MessageLog, partners: list[str], plan: str, call: LearnerCall, pa
     refusing = _refusing(log, partners, call, agreed=not others, patience_s=patience_s)
     if others:
         role, text = next(iter(others.items()))
-        raise elsewhere(f"{role} {_told(text)}, and this role {_told(own)}.")
+        raise elsewhere(f"{role} {_what_it_does(text)}, and this role {_what_it_does(own)}.")
     if refusing:
-        raise elsewhere(f"Another role makes another call than this one, which {_told(own)}: {refusing[0]} says so.")
+        mine = _what_it_does(own)
+        raise elsewhere(f"Another role makes another call than this one, which {mine}: {refusing[0]} says so.")
 
 
 def withdraw(log: MessageLog, partners: list[str], plan: str, call: LearnerCall, patience_s: float | None) -> None:
@@ -80,7 +81,7 @@ def _verdict_text(call: LearnerCall, *, agreed: bool) -> str:
     return canonical_json({"call": call.number, "agreed": agreed}).decode()
 
 
-def _told(text: str) -> str:
+def _what_it_does(text: str) -> str:
     """What a role said of its call, in words."""
     try:
         value = cast(dict[str, Any], parse_json(text.encode(), limit=HEADER_BYTES))

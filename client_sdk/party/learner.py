@@ -182,13 +182,13 @@ class Learner:
         asked = LearnerCall(number=self._calls, task=task, rows=count, digest=_digest_of(arrays), threads=self._threads)
         found = self._store.result(asked.number)
         if found is None:
-            found = self._made(asked, arrays, on_epoch)
+            found = self._finish_call(asked, arrays, on_epoch)
         elif not found[0].same_as(asked):
             raise _other_call(found[0], asked)
         self._calls += 1
         return found
 
-    def _made(
+    def _finish_call(
         self, asked: LearnerCall, arrays: ArraysByName, on_epoch: Callable[[int, Mapping[str, float]], None]
     ) -> tuple[LearnerCall, ArraysByName]:
         """The call, from where it was broken off, and what it gives."""

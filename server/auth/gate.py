@@ -108,7 +108,7 @@ def _bearer(request: Request) -> Token:
     return parse_token(text.strip())
 
 
-async def _known(coordinator: Coordinator, token: Token) -> TokenRow:
+async def _valid_token(coordinator: Coordinator, token: Token) -> TokenRow:
     async with coordinator.storage.database.read() as session:
         row = await tokens.find(session, token.id)
     # Compare even for an unknown id, so that the answer's time does not tell which ids exist.
@@ -127,7 +127,7 @@ async def _known(coordinator: Coordinator, token: Token) -> TokenRow:
 
 
 async def _caller(request: Request, rule: RouteRule) -> Caller:
-    row = await _known(coordinator_of(request), _bearer(request))
+    row = await _valid_token(coordinator_of(request), _bearer(request))
     if row.kind not in rule.roles:
         wanted = " or ".join(role for role in get_args(TokenRole) if role in rule.roles)
         raise Forbidden(
@@ -143,7 +143,7 @@ async def _caller(request: Request, rule: RouteRule) -> Caller:
 
 
 async def _newcomer(request: Request, rule: RouteRule) -> Enroller | Invited:
-    row = await _known(coordinator_of(request), _bearer(request))
+    row = await _valid_token(coordinator_of(request), _bearer(request))
     wanted, who = ("party", "a party joins") if "invited" in rule.roles else ("enrol, edge", "devices join")
     if JOINS.get(row.kind) not in rule.roles:
         raise Forbidden(
@@ -314,7 +314,7 @@ def signed_party(request: Request) -> SignedParty:
 # Async although they wait for nothing: FastAPI would hand plain functions to a thread.
 
 
-async def _here(request: Request) -> Coordinator:
+async def _coordinator(request: Request) -> Coordinator:
     return coordinator_of(request)
 
 
@@ -343,4 +343,4 @@ Enrolling = Annotated[Enroller, Depends(_enrolling)]
 SigningDevice = Annotated[SignedDevice, Depends(_signed)]
 Joining = Annotated[Invited, Depends(_joining_party)]
 PartySender = Annotated[SignedParty, Depends(_signed_party)]
-Here = Annotated[Coordinator, Depends(_here)]
+OpenCoordinator = Annotated[Coordinator, Depends(_coordinator)]

@@ -4,7 +4,7 @@ import json
 
 from coterie.protocol.audit import AuditEntry
 from coterie.protocol.control import Page
-from coterie.server.auth.gate import Here, gated_router
+from coterie.server.auth.gate import OpenCoordinator, gated_router
 from coterie.server.paging import PageCursor, PageLimit, instant, number_after, page
 from coterie.server.store import audit
 from coterie.server.store.tables import AuditRow
@@ -13,9 +13,9 @@ router = gated_router("audit")
 
 
 @router.get("/v1/audit", operation_id="listAudit", summary="Who did what, the oldest first")
-async def index(here: Here, limit: PageLimit = 100, cursor: PageCursor = None) -> Page[AuditEntry]:
+async def index(coordinator: OpenCoordinator, limit: PageLimit = 100, cursor: PageCursor = None) -> Page[AuditEntry]:
     """Append-only; a changed or missing entry breaks the chain of digests."""
-    async with here.storage.database.read() as session:
+    async with coordinator.storage.database.read() as session:
         rows = await audit.page(session, number_after(cursor, 0), limit + 1)
     return page(rows, limit, lambda row: row.id, [_view(row) for row in rows])
 

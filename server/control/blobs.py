@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from fastapi import Query, Request, Response
 
 from coterie.protocol.control import BlobRef
-from coterie.server.auth.gate import Calling, Here, gated_router
+from coterie.server.auth.gate import Calling, OpenCoordinator, gated_router
 from coterie.server.paths import BlobPath
 from coterie.server.store import audit, blob_rows
 
@@ -29,15 +29,20 @@ BlobKind = Annotated[
     },
 )
 async def put(
-    sha256: BlobPath, kind: BlobKind, request: Request, response: Response, here: Here, caller: Calling
+    sha256: BlobPath,
+    kind: BlobKind,
+    request: Request,
+    response: Response,
+    coordinator: OpenCoordinator,
+    caller: Calling,
 ) -> BlobRef:
     """Streams into the store; acknowledged when file and row are durable. A blob that is here already is answered with
     200; with a token for one population, one that such a token has sent already.
     """
-    size = await here.storage.blobs.put(
-        "blobs", sha256, request.stream(), point="upload", limit=here.settings.blob_limit
+    size = await coordinator.storage.blobs.put(
+        "blobs", sha256, request.stream(), point="upload", limit=coordinator.settings.blob_limit
     )
-    async with here.storage.database.write("blob") as session:
+    async with coordinator.storage.database.write("blob") as session:
         await caller.confirm(session)
         is_new = await blob_rows.keep(session, sha256, size, kind)
         if caller.population is not None:

@@ -11,7 +11,7 @@ from coterie.privacy.ledger.state import Charge, CostState, State
 from coterie.protocol.budget import BudgetLimit, BudgetView, ExperimentBudget, LedgerEntry
 from coterie.protocol.control import Page
 from coterie.protocol.conversion import to_json
-from coterie.server.auth.gate import Here, gated_router
+from coterie.server.auth.gate import OpenCoordinator, gated_router
 from coterie.server.clock import now_ms
 from coterie.server.control.populations import PopulationPath, find_population
 from coterie.server.floor import policy_of
@@ -25,13 +25,13 @@ DELTA = 1e-5
 
 
 @router.get("/v1/populations/{name}/budget", operation_id="getBudget", summary="The privacy budget of a population")
-async def show(name: PopulationPath, here: Here) -> BudgetView:
+async def show(name: PopulationPath, coordinator: OpenCoordinator) -> BudgetView:
     """Of a unit that took part in everything: what it may have lost, by experiment and over 365 days."""
-    async with here.storage.database.read() as session:
+    async with coordinator.storage.database.read() as session:
         row = await find_population(session, name)
-        head, state = await here.rounds.spending.ledger.read(session, row.name)
+        head, state = await coordinator.rounds.spending.ledger.read(session, row.name)
     delta = policy_of(row).delta or DELTA
-    return await asyncio.to_thread(view, here.rounds.spending.ledger, head, state, delta, now_ms())
+    return await asyncio.to_thread(view, coordinator.rounds.spending.ledger, head, state, delta, now_ms())
 
 
 @router.get(
@@ -40,10 +40,10 @@ async def show(name: PopulationPath, here: Here) -> BudgetView:
     summary="The ledger of a population, the oldest entry first",
 )
 async def entries(
-    name: PopulationPath, here: Here, limit: PageLimit = 100, cursor: PageCursor = None
+    name: PopulationPath, coordinator: OpenCoordinator, limit: PageLimit = 100, cursor: PageCursor = None
 ) -> Page[LedgerEntry]:
     """Append-only, each entry chained to the one before by its digest and signed by the coordinator's key."""
-    async with here.storage.database.read() as session:
+    async with coordinator.storage.database.read() as session:
         row = await find_population(session, name)
         found = await ledger.entries(session, row.name, number_after(cursor, 0), limit + 1)
     return page(found, limit, lambda entry: entry.sequence, [entry_view(entry) for entry in found])

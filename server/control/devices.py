@@ -7,7 +7,7 @@ from fastapi import Path, Query
 
 from coterie.errors import NotFound
 from coterie.protocol.control import DeviceView, Page
-from coterie.server.auth.gate import Calling, Here, gated_router
+from coterie.server.auth.gate import Calling, OpenCoordinator, gated_router
 from coterie.server.coordinator import Coordinator
 from coterie.server.paging import PageCursor, PageLimit, after, instant, page
 from coterie.server.rounds.shut_out import WITHDRAWN, shut_out
@@ -17,7 +17,7 @@ from coterie.server.store.tables import DeviceRow
 router = gated_router("devices")
 
 
-def _view(here: Coordinator, row: DeviceRow, accepted: int, failures: tuple[int, str] | None) -> DeviceView:
+def _view(coordinator: Coordinator, row: DeviceRow, accepted: int, failures: tuple[int, str] | None) -> DeviceView:
     details = json.loads(row.details)
     # Rows of earlier versions say less.
     said = details.get("capabilities", {})
@@ -30,7 +30,7 @@ def _view(here: Coordinator, row: DeviceRow, accepted: int, failures: tuple[int,
         max_clients=row.max_clients,
         state="active" if row.revoked_at is None else "withdrawn" if details.get(WITHDRAWN) else "revoked",
         enrolled_at=instant(row.created_at),
-        last_seen_at=instant(here.presence.fleet.last(row.id) or row.seen_at),
+        last_seen_at=instant(coordinator.presence.fleet.last(row.id) or row.seen_at),
         accepted=accepted,
         failed=0 if failures is None else failures[0],
         failure=None if failures is None else failures[1],
@@ -42,7 +42,7 @@ def _view(here: Coordinator, row: DeviceRow, accepted: int, failures: tuple[int,
 
 @router.get("/v1/devices", operation_id="listDevices", summary="List devices")
 async def index(
-    here: Here,
+    coordinator: OpenCoordinator,
     caller: Calling,
     population: Annotated[str | None, Query(max_length=100)] = None,
     limit: PageLimit = 100,
@@ -50,26 +50,28 @@ async def index(
 ) -> Page[DeviceView]:
     """In the order of their enrolment."""
     population = caller.within(population)
-    async with here.storage.database.read() as session:
+    async with coordinator.storage.database.read() as session:
         rows = await devices.page(session, population, after(cursor) or "", limit + 1)
         accepted = await devices.accepted(session, [row.id for row in rows])
         failures = await devices.failures(session, [row.id for row in rows])
-    views = [_view(here, row, accepted.get(row.id, 0), failures.get(row.id)) for row in rows]
+    views = [_view(coordinator, row, accepted.get(row.id, 0), failures.get(row.id)) for row in rows]
     return page(rows, limit, lambda row: row.id, views)
 
 
 @router.post("/v1/devices/{device}/revoke", operation_id="revokeDevice", summary="Shut a device out for ever")
-async def revoke(device: Annotated[str, Path(max_length=64)], here: Here, caller: Calling) -> DeviceView:
+async def revoke(
+    device: Annotated[str, Path(max_length=64)], coordinator: OpenCoordinator, caller: Calling
+) -> DeviceView:
     """Idempotent. The task that it holds is taken back; updates accepted before stay counted. Rounds that judge by it
     as their trusted client, and have no update of it, end at once.
     """
-    async with here.storage.database.write("revoke") as session:
+    async with coordinator.storage.database.write("revoke") as session:
         row = await session.get(DeviceRow, device)
         if row is None or not caller.reaches(row.population):
             raise NotFound(f"There is no device {device!r}.", code="device_unknown")
         if row.revoked_at is None:
-            await shut_out(here.rounds, session, row, "revoked", by=caller.token)
+            await shut_out(coordinator.rounds, session, row, "revoked", by=caller.token)
         accepted = await devices.accepted(session, [device])
         failures = await devices.failures(session, [device])
-    here.presence.devices.forget(device)
-    return _view(here, row, accepted.get(device, 0), failures.get(device))
+    coordinator.presence.devices.forget(device)
+    return _view(coordinator, row, accepted.get(device, 0), failures.get(device))

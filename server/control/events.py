@@ -10,7 +10,7 @@ from fastapi.responses import StreamingResponse
 
 from coterie.errors import InputError
 from coterie.server.auth.caller import Caller
-from coterie.server.auth.gate import Calling, Here, gated_router
+from coterie.server.auth.gate import Calling, OpenCoordinator, gated_router
 from coterie.server.bell import wait
 from coterie.server.coordinator import Coordinator
 from coterie.server.paging import NUMBER, instant
@@ -42,15 +42,15 @@ def encode(event: StoredEvent) -> bytes:
 
 
 async def follow(
-    here: Coordinator, caller: Caller, last: int, experiment: str | None, *, live: bool = True
+    coordinator: Coordinator, caller: Caller, last: int, experiment: str | None, *, live: bool = True
 ) -> AsyncIterator[bytes]:
     """Every event after ``last`` that the caller may see, then those to come, until the coordinator closes or the token
     is no longer valid; without ``live`` only those that there are. A comment line says now and then that it lives.
     """
     yield b"retry: 1000\n\n"
-    while not here.signals.closing.is_set():
-        ring = here.signals.bell.next_ring()
-        async with here.storage.database.read() as session:
+    while not coordinator.signals.closing.is_set():
+        ring = coordinator.signals.bell.next_ring()
+        async with coordinator.storage.database.read() as session:
             if not await tokens.valid(session, caller.token):
                 return
             found = await events.after(session, last, experiment, caller.population, BATCH)
@@ -62,7 +62,9 @@ async def follow(
         if not live:
             return
         left = caller.seconds_left()
-        if await wait(ring, here.settings.heartbeat_s if left is None else min(left, here.settings.heartbeat_s)):
+        if await wait(
+            ring, coordinator.settings.heartbeat_s if left is None else min(left, coordinator.settings.heartbeat_s)
+        ):
             await asyncio.sleep(TOGETHER_S)
         else:
             yield b": heartbeat\n\n"
@@ -76,7 +78,7 @@ async def follow(
     responses={200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}},
 )
 async def stream(
-    here: Here,
+    coordinator: OpenCoordinator,
     caller: Calling,
     experiment: Annotated[str | None, Query(max_length=64)] = None,
     after: Annotated[int | None, Query(ge=0, lt=10**18)] = None,
@@ -94,4 +96,4 @@ async def stream(
         )
     last = int(last_event_id) if last_event_id is not None else after or 0
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-    return EventStream(follow(here, caller, last, experiment, live=live), headers=headers)
+    return EventStream(follow(coordinator, caller, last, experiment, live=live), headers=headers)

@@ -18,7 +18,7 @@ from coterie.protocol.conversion import from_text
 from coterie.protocol.metrics import MetricSums
 from coterie.protocol.spread import spreads
 from coterie.server.auth.caller import Caller
-from coterie.server.auth.gate import Calling, Here, gated_router
+from coterie.server.auth.gate import Calling, OpenCoordinator, gated_router
 from coterie.server.control import submission
 from coterie.server.control.idempotency import OnceOnly
 from coterie.server.control.populations import find_population
@@ -82,18 +82,18 @@ async def experiment_row(session: AsyncSession, text: str, caller: Caller) -> Ex
     "/v1/experiments", operation_id="createExperiment", status_code=201, summary="Create an experiment and start it"
 )
 async def create(
-    body: ExperimentCreate, response: Response, here: Here, caller: Calling, once: OnceOnly
+    body: ExperimentCreate, response: Response, coordinator: OpenCoordinator, caller: Calling, once: OnceOnly
 ) -> ExperimentView:
     """Checked whole before it is created; its first round begins in the same transaction."""
     caller.check(body.population)
     body = settled_request(body)
-    manifest = await submission.check(here, body, caller)
-    async with here.storage.database.write("experiment") as session:
+    manifest = await submission.check(coordinator, body, caller)
+    async with coordinator.storage.database.write("experiment") as session:
         await caller.confirm(session)
         earlier = await once.earlier(session, response)
         if earlier is not None:
             response.status_code = 200
-            return view(await experiment_row(session, earlier, caller), here.board.quarantined)
+            return view(await experiment_row(session, earlier, caller), coordinator.board.quarantined)
         population = await find_population(session, body.population)
         check_floor(body.population, policy_of(population), body, manifest)
         row = await experiments.create(session, ids.new_id(ids.EXPERIMENT), body, manifest.id)
@@ -107,7 +107,7 @@ async def create(
             metrics={},
         )
         events.append(session, "experiment.created", {"name": row.name, "population": row.population}, row.id)
-        await here.rounds.begin_first(session, row)
+        await coordinator.rounds.begin_first(session, row)
         events.append(
             session, "experiment.started", {"rounds": body.rounds.rounds, "cohort": body.rounds.cohort}, row.id
         )
@@ -115,14 +115,14 @@ async def create(
         told = {"name": row.name, "plan": row.plan, "strategies": list(strategies(manifest)), **server}
         await audit.append(session, caller.token, "experiment.created", row.id, told)
         once.remember(session, row.id)
-    await here.board.catch_up()
+    await coordinator.board.catch_up()
     response.headers["Location"] = f"/v1/experiments/{row.id}"
-    return view(row, here.board.quarantined)
+    return view(row, coordinator.board.quarantined)
 
 
 @router.get("/v1/experiments", operation_id="listExperiments", summary="List experiments, the newest first")
 async def index(
-    here: Here,
+    coordinator: OpenCoordinator,
     caller: Calling,
     population: Annotated[str | None, Query(max_length=100)] = None,
     state: Literal["running", "finished", "stopped"] | None = None,
@@ -131,38 +131,38 @@ async def index(
 ) -> Page[ExperimentView]:
     """All, or those of one population or in one state."""
     population = caller.within(population)
-    async with here.storage.database.read() as session:
+    async with coordinator.storage.database.read() as session:
         rows = await experiments.page(session, population, state, after(cursor), limit + 1)
-    return page(rows, limit, lambda row: row.id, [view(row, here.board.quarantined) for row in rows])
+    return page(rows, limit, lambda row: row.id, [view(row, coordinator.board.quarantined) for row in rows])
 
 
 @router.get("/v1/experiments/{experiment}", operation_id="getExperiment", summary="One experiment")
-async def show(experiment: ExperimentPath, here: Here, caller: Calling) -> ExperimentView:
+async def show(experiment: ExperimentPath, coordinator: OpenCoordinator, caller: Calling) -> ExperimentView:
     """As it stands."""
-    async with here.storage.database.read() as session:
-        return view(await experiment_row(session, experiment, caller), here.board.quarantined)
+    async with coordinator.storage.database.read() as session:
+        return view(await experiment_row(session, experiment, caller), coordinator.board.quarantined)
 
 
 @router.post(
     "/v1/experiments/{experiment}/stop", operation_id="stopExperiment", status_code=202, summary="Stop an experiment"
 )
-async def stop(experiment: ExperimentPath, here: Here, caller: Calling) -> ExperimentView:
+async def stop(experiment: ExperimentPath, coordinator: OpenCoordinator, caller: Calling) -> ExperimentView:
     """Idempotent. The open round is abandoned (``stopped``); versions committed before stay."""
-    async with here.storage.database.write("stop") as session:
+    async with coordinator.storage.database.write("stop") as session:
         locked = await experiments.lock(session, (await experiment_row(session, experiment, caller)).id)
         row = locked.experiment
         if row.state == experiments.RUNNING:
             if locked.opened is not None:
-                await here.rounds.apply(session, row, locked.opened, StopRequested())
+                await coordinator.rounds.apply(session, row, locked.opened, StopRequested())
             elif await upstream.mirrored(session, row.id):
-                here.rounds.finish_mirrored(session, row, Reason.STOPPED)
+                coordinator.rounds.finish_mirrored(session, row, Reason.STOPPED)
             else:
                 raise InternalError(f"The experiment {row.id} runs but has no open round.")
             await audit.append(session, caller.token, "experiment.stopped", row.id)
             await session.flush()
             await session.refresh(row)
-    await here.board.catch_up()
-    return view(row, here.board.quarantined)
+    await coordinator.board.catch_up()
+    return view(row, coordinator.board.quarantined)
 
 
 def _round_view(row: RoundRow, bytes_up: int) -> RoundView:
@@ -200,10 +200,14 @@ def _round_view(row: RoundRow, bytes_up: int) -> RoundView:
     "/v1/experiments/{experiment}/rounds", operation_id="listRounds", summary="The rounds of an experiment in order"
 )
 async def rounds(
-    experiment: ExperimentPath, here: Here, caller: Calling, limit: PageLimit = 100, cursor: PageCursor = None
+    experiment: ExperimentPath,
+    coordinator: OpenCoordinator,
+    caller: Calling,
+    limit: PageLimit = 100,
+    cursor: PageCursor = None,
 ) -> Page[RoundView]:
     """The open one last."""
-    async with here.storage.database.read() as session:
+    async with coordinator.storage.database.read() as session:
         row = await experiment_row(session, experiment, caller)
         rows = await experiments.rounds_page(session, row.id, number_after(cursor, 0), limit + 1)
         sizes = [await uploaded(session, row, entry.number) for entry in rows]
@@ -229,19 +233,25 @@ def model_view(row: ModelRow, best: str | None) -> ModelView:
     "/v1/experiments/{experiment}/models", operation_id="listModels", summary="The model versions of an experiment"
 )
 async def models(
-    experiment: ExperimentPath, here: Here, caller: Calling, limit: PageLimit = 100, cursor: PageCursor = None
+    experiment: ExperimentPath,
+    coordinator: OpenCoordinator,
+    caller: Calling,
+    limit: PageLimit = 100,
+    cursor: PageCursor = None,
 ) -> Page[ModelView]:
     """In order; round 0 is the initial version. The bytes are at ``GET /v1/blobs/{sha256}``."""
-    async with here.storage.database.read() as session:
+    async with coordinator.storage.database.read() as session:
         owner = await experiment_row(session, experiment, caller)
         rows = await experiments.models_page(session, owner.id, number_after(cursor, -1), limit + 1)
     return page(rows, limit, lambda row: row.round, [model_view(row, owner.best) for row in rows])
 
 
 @router.get("/v1/models/{sha256}", operation_id="getModel", tags=["models"], summary="One model version")
-async def model(sha256: Annotated[str, Path(pattern=r"^[0-9a-f]{64}$")], here: Here, caller: Calling) -> ModelView:
+async def model(
+    sha256: Annotated[str, Path(pattern=r"^[0-9a-f]{64}$")], coordinator: OpenCoordinator, caller: Calling
+) -> ModelView:
     """Where it comes from and what it scored; the bytes are at ``GET /v1/blobs/{sha256}``."""
-    async with here.storage.database.read() as session:
+    async with coordinator.storage.database.read() as session:
         row = await experiments.model(session, sha256, caller.population)
         if row is None:
             raise NotFound(f"There is no model version {sha256}.", code="model_unknown")

@@ -15,7 +15,7 @@ from coterie.protocol.conversion import to_json
 from coterie.protocol.schema import DataSchema
 from coterie.protocol.signing import PUBLIC_PATTERN
 from coterie.protocol.wire import message_error
-from coterie.server.auth.gate import Calling, Here, gated_router
+from coterie.server.auth.gate import Calling, OpenCoordinator, gated_router
 from coterie.server.control.idempotency import OnceOnly
 from coterie.server.coordinator import Coordinator
 from coterie.server.floor import changed, check_names, check_signer, policy_of, to_row
@@ -28,7 +28,7 @@ PopulationPath = Annotated[str, Path(max_length=100)]
 Public = Annotated[str, Path(pattern=PUBLIC_PATTERN)]
 
 
-async def view(here: Coordinator, session: AsyncSession, row: PopulationRow) -> PopulationView:
+async def view(coordinator: Coordinator, session: AsyncSession, row: PopulationRow) -> PopulationView:
     """A population as it stands."""
     return PopulationView(
         name=row.name,
@@ -36,7 +36,7 @@ async def view(here: Coordinator, session: AsyncSession, row: PopulationRow) -> 
         schema_digest=row.schema_digest,
         signers=await populations.signers(session, row.name),
         client_state="none" if row.client_state == "none" else "kept",
-        coordinator_key=here.identity.key.public,
+        coordinator_key=coordinator.identity.key.public,
         policy=policy_of(row),
         devices=await populations.device_count(session, row.name),
         created_at=instant(row.created_at),
@@ -57,12 +57,12 @@ async def find_population(session: AsyncSession, name: str) -> PopulationRow:
 
 @router.post("/v1/populations", operation_id="createPopulation", status_code=201, summary="Create a population")
 async def create(
-    body: PopulationCreate, response: Response, here: Here, caller: Calling, once: OnceOnly
+    body: PopulationCreate, response: Response, coordinator: OpenCoordinator, caller: Calling, once: OnceOnly
 ) -> PopulationView:
     """A population of this name with the same schema is answered as it stands (200), and the given signers are added to
     it.
     """
-    async with here.storage.database.write("population") as session:
+    async with coordinator.storage.database.write("population") as session:
         replayed = await once.earlier(session, response) is not None
         row = await populations.find(session, body.name)
         if row is not None and row.schema_digest != body.data_schema.digest:
@@ -95,51 +95,55 @@ async def create(
         if not replayed:
             once.remember(session, body.name)
         await session.flush()
-        return await view(here, session, row)
+        return await view(coordinator, session, row)
 
 
 @router.get("/v1/populations", operation_id="listPopulations", summary="List populations by name")
-async def index(here: Here, caller: Calling, limit: PageLimit = 100, cursor: PageCursor = None) -> Page[PopulationView]:
+async def index(
+    coordinator: OpenCoordinator, caller: Calling, limit: PageLimit = 100, cursor: PageCursor = None
+) -> Page[PopulationView]:
     """By name; with a token for one population, that one."""
-    async with here.storage.database.read() as session:
+    async with coordinator.storage.database.read() as session:
         rows = await populations.page(session, caller.population, after(cursor) or "", limit + 1)
-        views = [await view(here, session, row) for row in rows[:limit]]
+        views = [await view(coordinator, session, row) for row in rows[:limit]]
     return page(rows, limit, lambda row: row.name, views)
 
 
 @router.get("/v1/populations/{name}", operation_id="getPopulation", summary="One population")
-async def show(name: PopulationPath, here: Here) -> PopulationView:
+async def show(name: PopulationPath, coordinator: OpenCoordinator) -> PopulationView:
     """As it stands."""
-    async with here.storage.database.read() as session:
-        return await view(here, session, await find_population(session, name))
+    async with coordinator.storage.database.read() as session:
+        return await view(coordinator, session, await find_population(session, name))
 
 
 @router.put(
     "/v1/populations/{name}/signers/{public}", operation_id="allowSigner", summary="Accept a researcher's plans"
 )
-async def allow(name: PopulationPath, public: Public, here: Here, caller: Calling) -> PopulationView:
+async def allow(name: PopulationPath, public: Public, coordinator: OpenCoordinator, caller: Calling) -> PopulationView:
     """Idempotent. Devices that enrolled before have pinned the earlier keys and refuse the new one until they enrol
     again. Refused where the population's policy names its signers (``population_policy``): change the policy then.
     """
-    async with here.storage.database.write("population") as session:
+    async with coordinator.storage.database.write("population") as session:
         row = await find_population(session, name)
         if public not in await populations.signers(session, name):
             check_signer(name, policy_of(row), public)
         if await populations.allow(session, name, public):
             await audit.append(session, caller.token, "signer.allowed", name, {"public": public})
         await session.flush()
-        return await view(here, session, row)
+        return await view(coordinator, session, row)
 
 
 @router.patch(
     "/v1/populations/{name}", operation_id="changePolicy", summary="Change the floor under a population's experiments"
 )
-async def change(name: PopulationPath, body: PolicyChange, here: Here, caller: Calling) -> PopulationView:
+async def change(
+    name: PopulationPath, body: PolicyChange, coordinator: OpenCoordinator, caller: Calling
+) -> PopulationView:
     """Idempotent. Experiments that run keep what they were started with, but for the limits of ε, which hold from now
     on: the ledger has them as entries.
     """
     check_names(body)
-    async with here.storage.database.write("policy") as session:
+    async with coordinator.storage.database.write("policy") as session:
         row = await find_population(session, name)
         before = policy_of(row)
         try:
@@ -154,13 +158,13 @@ async def change(name: PopulationPath, body: PolicyChange, here: Here, caller: C
             await audit.append(session, caller.token, "policy.changed", name, given)
             events.append(session, "population.policy", {"population": name})
             for scope, bound in _limits(after):
-                await here.rounds.spending.ledger.limit(session, name, scope, bound)
+                await coordinator.rounds.spending.ledger.limit(session, name, scope, bound)
         if body.signers is not None:
             for public in await populations.replace_signers(session, name, body.signers):
                 action = "signer.allowed" if public in body.signers else "signer.removed"
                 await audit.append(session, caller.token, action, name, {"public": public})
         await session.flush()
-        return await view(here, session, row)
+        return await view(coordinator, session, row)
 
 
 def _limits(policy: PopulationPolicy) -> tuple[tuple[str, Bound | None], ...]:

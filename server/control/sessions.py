@@ -9,7 +9,7 @@ from coterie.errors import NotFound
 from coterie.protocol import ids
 from coterie.protocol.control import Page
 from coterie.protocol.session import SessionCreate, SessionCreated, SessionEnd, SessionTerms, SessionView
-from coterie.server.auth.gate import Calling, Here, gated_router
+from coterie.server.auth.gate import Calling, OpenCoordinator, gated_router
 from coterie.server.clock import now_ms
 from coterie.server.control.idempotency import OnceOnly
 from coterie.server.credentials.tokens import Token, new_token
@@ -25,12 +25,12 @@ SessionName = Annotated[str, Path(max_length=64)]
 
 @router.post("/v1/sessions", operation_id="createSession", status_code=201, summary="Make a session of parties")
 async def create(
-    body: SessionCreate, response: Response, here: Here, caller: Calling, once: OnceOnly
+    body: SessionCreate, response: Response, coordinator: OpenCoordinator, caller: Calling, once: OnceOnly
 ) -> SessionCreated:
     """The only answer that holds the tokens with which parties join. The same Idempotency-Key again gives the roles
     that are still free new tokens; the former stop working.
     """
-    async with here.storage.database.write("session") as session:
+    async with coordinator.storage.database.write("session") as session:
         await caller.confirm(session)
         earlier = await once.earlier(session, response)
         if earlier is not None:
@@ -44,7 +44,7 @@ async def create(
             events.append(session, "session.created", {"session": identifier, "name": body.name})
             once.remember(session, identifier)
         await session.flush()
-        view = await session_view(here, session, identifier)
+        view = await session_view(coordinator, session, identifier)
     return SessionCreated.model_validate(
         {**view.model_dump(), "tokens": {role: token.text for role, token in given.items()}}
     )
@@ -85,31 +85,31 @@ async def _again(session: AsyncSession, identifier: str) -> dict[str, Token]:
 
 
 @router.get("/v1/sessions", operation_id="listSessions", summary="List sessions")
-async def index(here: Here, limit: PageLimit = 100, cursor: PageCursor = None) -> Page[SessionView]:
+async def index(coordinator: OpenCoordinator, limit: PageLimit = 100, cursor: PageCursor = None) -> Page[SessionView]:
     """In the order in which they were made."""
-    async with here.storage.database.read() as session:
+    async with coordinator.storage.database.read() as session:
         rows = await sessions.page(session, after(cursor) or "", limit + 1)
-        views = [await session_view(here, session, row.id) for row in rows[:limit]]
+        views = [await session_view(coordinator, session, row.id) for row in rows[:limit]]
     return page(rows, limit, lambda row: row.id, views)
 
 
 @router.get("/v1/sessions/{session}", operation_id="getSession", summary="One session")
-async def show(session: SessionName, here: Here) -> SessionView:
+async def show(session: SessionName, coordinator: OpenCoordinator) -> SessionView:
     """As it stands."""
-    async with here.storage.database.read() as rows:
-        return await session_view(here, rows, session)
+    async with coordinator.storage.database.read() as rows:
+        return await session_view(coordinator, rows, session)
 
 
 @router.post("/v1/sessions/{session}/end", operation_id="endSession", summary="End a session for all its parties")
-async def end(session: SessionName, body: SessionEnd, here: Here, caller: Calling) -> SessionView:
+async def end(session: SessionName, body: SessionEnd, coordinator: OpenCoordinator, caller: Calling) -> SessionView:
     """Idempotent. Messages that were not acknowledged are deleted, and tokens of free roles revoked."""
-    async with here.storage.database.write("session") as rows:
+    async with coordinator.storage.database.write("session") as rows:
         await caller.confirm(rows)
         if await sessions.find(rows, session) is None:
             raise NotFound(
                 f"There is no session {session!r}.", hint="`coterie sessions list` shows them.", code="session_unknown"
             )
         await end_session(rows, session, by=caller.token, reason="ended", detail=body.detail)
-        view = await session_view(here, rows, session)
-    await clear(session, here.signals.turns, here.storage.blobs.parts)
+        view = await session_view(coordinator, rows, session)
+    await clear(session, coordinator.signals.turns, coordinator.storage.blobs.parts)
     return view

@@ -52,13 +52,13 @@ async def ground(session: AsyncSession, population: str) -> Ground:
     return Ground(schema, await populations.signers(session, row.name), row.client_state, policy_of(row))
 
 
-async def check(here: Coordinator, request: ExperimentCreate, caller: Caller) -> Manifest:
+async def check(coordinator: Coordinator, request: ExperimentCreate, caller: Caller) -> Manifest:
     """The manifest of the experiment's plan, if everything about the experiment holds, its blobs being the caller's.
 
     Raises NotFound, Forbidden (``signer_not_allowed``, ``population_policy``), Conflict (``blob_missing``,
     ``schema_mismatch``), PlanRefused, ExperimentError.
     """
-    async with here.storage.database.read() as session:
+    async with coordinator.storage.database.read() as session:
         base = await ground(session, request.population)
         if request.plan.signer not in base.signers:
             check_signer(request.population, base.policy, request.plan.signer)
@@ -71,18 +71,18 @@ async def check(here: Coordinator, request: ExperimentCreate, caller: Caller) ->
         await _require(session, {request.plan.id, *(ref.sha256 for ref in refs)}, caller)
         await _require_sizes(session, refs)
     manifest = Manifest.from_bytes(
-        await asyncio.to_thread(here.storage.blobs.reader.read, "blobs", request.plan.id, "a plan")
+        await asyncio.to_thread(coordinator.storage.blobs.reader.read, "blobs", request.plan.id, "a plan")
     )
-    async with here.storage.database.read() as session:
+    async with coordinator.storage.database.read() as session:
         await _require(session, {stage.sha256 for stage in manifest.stages}, caller)
         tree = await devices.any_edge(session, request.population)
         await _check_trusted(session, request)
-    plan = await asyncio.to_thread(_checked_plan, here.storage.blobs, request, manifest, base.signers)
+    plan = await asyncio.to_thread(_checked_plan, coordinator.storage.blobs, request, manifest, base.signers)
     _check_fit(request, plan.manifest, base)
     if tree:
         check_tree(terms_of(request, plan.manifest))
     _check_state(request, plan.manifest, base)
-    await asyncio.to_thread(_check_weights, here.storage.blobs, request, plan.manifest)
+    await asyncio.to_thread(_check_weights, coordinator.storage.blobs, request, plan.manifest)
     return plan.manifest
 
 

@@ -8,7 +8,7 @@ from fastapi import Path, Response
 from coterie.errors import Conflict, Forbidden, InputError, NotFound
 from coterie.protocol.control import AnyTokenKind, Page, TokenCreate, TokenCreated, TokenKind, TokenRole, TokenView
 from coterie.server.auth.caller import Caller
-from coterie.server.auth.gate import Calling, Here, gated_router
+from coterie.server.auth.gate import Calling, OpenCoordinator, gated_router
 from coterie.server.clock import now_ms
 from coterie.server.control.idempotency import OnceOnly
 from coterie.server.control.populations import find_population
@@ -95,7 +95,9 @@ def _fewest(body: TokenCreate) -> int:
 
 
 @router.post("/v1/tokens", operation_id="createToken", status_code=201, summary="Make a token")
-async def create(body: TokenCreate, response: Response, here: Here, caller: Calling, once: OnceOnly) -> TokenCreated:
+async def create(
+    body: TokenCreate, response: Response, coordinator: OpenCoordinator, caller: Calling, once: OnceOnly
+) -> TokenCreated:
     """The only answer that holds the secret. The same Idempotency-Key again gives the same token a new secret; the
     former stops working. An operator makes tokens to enrol with, and no others.
     """
@@ -103,7 +105,7 @@ async def create(body: TokenCreate, response: Response, here: Here, caller: Call
     _allow(caller, kind)
     _check(body)
     caller.check(body.population)
-    async with here.storage.database.write("token") as session:
+    async with coordinator.storage.database.write("token") as session:
         await caller.confirm(session)
         earlier = await once.earlier(session, response)
         if earlier is not None:
@@ -137,17 +139,19 @@ async def create(body: TokenCreate, response: Response, here: Here, caller: Call
 
 
 @router.get("/v1/tokens", operation_id="listTokens", summary="List tokens, without their secrets")
-async def index(here: Here, caller: Calling, limit: PageLimit = 100, cursor: PageCursor = None) -> Page[TokenView]:
+async def index(
+    coordinator: OpenCoordinator, caller: Calling, limit: PageLimit = 100, cursor: PageCursor = None
+) -> Page[TokenView]:
     """The oldest first; with a token for one population, those for that population."""
-    async with here.storage.database.read() as session:
+    async with coordinator.storage.database.read() as session:
         rows = await tokens.page(session, caller.population, after(cursor) or "", limit + 1)
     return page(rows, limit, lambda row: row.id, [TokenView.model_validate(_fields(row)) for row in rows])
 
 
 @router.delete("/v1/tokens/{token}", operation_id="revokeToken", status_code=204, summary="Revoke a token")
-async def revoke(token: Annotated[str, Path(max_length=64)], here: Here, caller: Calling) -> None:
+async def revoke(token: Annotated[str, Path(max_length=64)], coordinator: OpenCoordinator, caller: Calling) -> None:
     """Idempotent. Streams of events that were opened with it end; devices that enrolled with it stay enrolled."""
-    async with here.storage.database.write("token") as session:
+    async with coordinator.storage.database.write("token") as session:
         await caller.confirm(session)
         row = await tokens.find(session, token)
         if row is None or not caller.reaches(row.population):

@@ -58,9 +58,9 @@ def check(path: Path, manifest: Manifest, message: Task, terms: CountTerms) -> U
     return update
 
 
-async def _terms(here: Coordinator, row: TaskRow, message: Task) -> CountTerms:
+async def _terms(coordinator: Coordinator, row: TaskRow, message: Task) -> CountTerms:
     """On what terms the round of a task counts an update: the rules with which its job reads it again."""
-    async with here.storage.database.read() as session:
+    async with coordinator.storage.database.read() as session:
         experiment = await experiments.find(session, row.experiment)
         mirrored = await upstream.mirrored(session, row.experiment)
     if experiment is None:
@@ -89,39 +89,39 @@ def training_loss(update: Update, manifest: Manifest) -> float | None:
     return loss if math.isfinite(loss) else None
 
 
-async def keep_part(here: Coordinator, device: SignedDevice, row: TaskRow, message: Task, size: int) -> None:
+async def keep_part(coordinator: Coordinator, device: SignedDevice, row: TaskRow, message: Task, size: int) -> None:
     """Note a part that is not the last: its bytes, its nonce, and that the device is still at it."""
-    async with here.storage.database.write("part") as session:
+    async with coordinator.storage.database.write("part") as session:
         can_wait(session)
         await nonces.spend(session, device.nonce, device.nonce_expires)
         if not await tasks.progress(session, row.id, size, max(row.lease_until, now_ms() + message.lease_ms)):
-            await here.storage.blobs.parts.drop(row.id)
+            await coordinator.storage.blobs.parts.drop(row.id)
             raise refusal((await own(session, row.id, device.id)).state)
 
 
 async def accept(
-    here: Coordinator, device: SignedDevice, row: TaskRow, message: Task, whole: Received, size: int
+    coordinator: Coordinator, device: SignedDevice, row: TaskRow, message: Task, whole: Received, size: int
 ) -> Literal["accepted", "already"]:
     """Count the update exactly once. Returns ``already`` when these very bytes were counted before.
 
     size: the bytes of this request. Raises UpdateRefused after having noted the refusal, or what the task's state asks
     for.
     """
-    manifest = await here.storage.plans.manifest(message.plan.id)
+    manifest = await coordinator.storage.plans.manifest(message.plan.id)
     try:
-        terms = await _terms(here, row, message)
+        terms = await _terms(coordinator, row, message)
         update = await asyncio.to_thread(check, whole.path, manifest, message, terms)
         sums = metric_sums(update, manifest, message) if message.kind == "evaluate" else None
         # A loss that a promise of privacy is about is nothing to remember a device by.
         measured = message.kind == "train" and message.privacy is None
         loss = training_loss(update, manifest) if measured else None
     except UpdateRefused as error:
-        here.metrics.updates.labels(error.reason).inc()
-        await _refuse(here, device, row, error, size)
+        coordinator.metrics.updates.labels(error.reason).inc()
+        await _refuse(coordinator, device, row, error, size)
         raise
     sha256, total = whole.sha256, whole.size
     if message.kind == "train":
-        await here.storage.blobs.keep("updates", whole, point="update")
+        await coordinator.storage.blobs.keep("updates", whole, point="update")
     changes = {
         "upload": sha256,
         "size": total,
@@ -143,19 +143,19 @@ async def accept(
         "clients": update.header.clients,
     }
     try:
-        async with here.storage.database.write("accept") as session:
+        async with coordinator.storage.database.write("accept") as session:
             locked = await experiments.lock(session, row.experiment)
             await nonces.spend(session, device.nonce, device.nonce_expires)
             if not await tasks.leave(session, row.id, tasks.ACCEPTED, changes):
                 return _twice(await own(session, row.id, device.id), sha256)
             events.append(session, "update.accepted", data, row.experiment)
-            counts_in = await count(here, session, locked, row, sums)
+            counts_in = await count(coordinator, session, locked, row, sums)
             if message.kind == "train":
                 await _remember(session, row, counts_in, update.header.weight, loss)
     except CoterieError:
-        await _drop_unmentioned(here, device, row, sha256)
+        await _drop_unmentioned(coordinator, device, row, sha256)
         raise
-    here.metrics.updates.labels("accepted").inc()
+    coordinator.metrics.updates.labels("accepted").inc()
     return "accepted"
 
 
@@ -177,14 +177,14 @@ async def _remember(session: AsyncSession, row: TaskRow, round: int, examples: i
     )
 
 
-async def _drop_unmentioned(here: Coordinator, device: SignedDevice, row: TaskRow, sha256: str) -> None:
+async def _drop_unmentioned(coordinator: Coordinator, device: SignedDevice, row: TaskRow, sha256: str) -> None:
     """Delete an update file that was made durable while its round ended; nobody else's update has these bytes, since
     they hold the task's id.
     """
-    async with here.storage.database.read() as session:
+    async with coordinator.storage.database.read() as session:
         mentioned = (await own(session, row.id, device.id)).upload == sha256
     if row.kind == "train" and not mentioned:
-        await here.storage.blobs.delete("updates", [sha256])
+        await coordinator.storage.blobs.delete("updates", [sha256])
 
 
 def _twice(row: TaskRow, sha256: str) -> Literal["already"]:
@@ -193,8 +193,10 @@ def _twice(row: TaskRow, sha256: str) -> Literal["already"]:
     raise refusal(row.state)
 
 
-async def _refuse(here: Coordinator, device: SignedDevice, row: TaskRow, error: UpdateRefused, size: int) -> None:
-    async with here.storage.database.write("refuse") as session:
+async def _refuse(
+    coordinator: Coordinator, device: SignedDevice, row: TaskRow, error: UpdateRefused, size: int
+) -> None:
+    async with coordinator.storage.database.write("refuse") as session:
         locked = await experiments.lock(session, row.experiment)
         await nonces.spend(session, device.nonce, device.nonce_expires)
         changes = {
@@ -208,10 +210,12 @@ async def _refuse(here: Coordinator, device: SignedDevice, row: TaskRow, error: 
             raise refusal((await own(session, row.id, device.id)).state)
         data = {"round": row.round, "device": device.id, "task": row.id, "kind": row.kind, "code": error.reason}
         events.append(session, "update.refused", data, row.experiment)
-        await here.rounds.lost(session, locked, row)
+        await coordinator.rounds.lost(session, locked, row)
 
 
-async def count(here: Coordinator, session: AsyncSession, locked: Locked, row: TaskRow, sums: MetricSums | None) -> int:
+async def count(
+    coordinator: Coordinator, session: AsyncSession, locked: Locked, row: TaskRow, sums: MetricSums | None
+) -> int:
     """Step the round of a task that has just left ``leased``: rows and engine change together or not at all. Returns
     the number of the round that counts it.
 
@@ -223,12 +227,12 @@ async def count(here: Coordinator, session: AsyncSession, locked: Locked, row: T
         raise refusal(tasks.CLOSED)
     if row.kind == "evaluate":
         event = EvaluationAccepted(sums.sums if sums else {})
-        after = await here.rounds.apply(session, experiment, opened, event)
+        after = await coordinator.rounds.apply(session, experiment, opened, event)
         counts_in = row.round
     else:
         counts_in = counted_in(opened.value)
         await tasks.put_in_buffer(session, row.id, counts_in)
-        after = await here.rounds.apply(session, experiment, opened, UpdateAccepted(row.place))
+        after = await coordinator.rounds.apply(session, experiment, opened, UpdateAccepted(row.place))
     if after is not None and after.row is opened.row and after.value.phase is opened.value.phase:
         can_wait(session)
     return counts_in

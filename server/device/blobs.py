@@ -12,7 +12,7 @@ from fastapi.responses import StreamingResponse
 
 from coterie.errors import NotFound
 from coterie.protocol.delta import ASKED
-from coterie.server.auth.gate import Here, gated_router
+from coterie.server.auth.gate import OpenCoordinator, gated_router
 from coterie.server.coordinator import Coordinator
 from coterie.server.downloads.compression import Variant
 from coterie.server.downloads.ranges import Unsatisfiable, parse_range
@@ -41,7 +41,7 @@ def listed(header: str) -> list[str]:
     return [tag.strip().removeprefix("W/").strip('"') for tag in header.split(",") if tag.strip()]
 
 
-async def _delta(request: Request, here: Coordinator, sha256: str, size: int) -> tuple[str, File] | None:
+async def _delta(request: Request, coordinator: Coordinator, sha256: str, size: int) -> tuple[str, File] | None:
     """The digest of a version that the client has, and the delta that makes the blob of it (RFC 3229); None where the
     client does not ask, or nothing would be gained.
     """
@@ -49,18 +49,18 @@ async def _delta(request: Request, here: Coordinator, sha256: str, size: int) ->
     if ASKED not in asked:
         return None
     for held in listed(request.headers.get("If-None-Match", ""))[:MOST_HELD]:
-        async with here.storage.database.read() as session:
+        async with coordinator.storage.database.read() as session:
             row = await blob_rows.find(session, held)
         if row is None or row.kind != "model" or row.size != size:
             continue
-        made = await here.downloads.deltas.delta_file(held, sha256, size)
+        made = await coordinator.downloads.deltas.delta_file(held, sha256, size)
         if made is not None:
             return held, made
     return None
 
 
-async def _size(here: Coordinator, sha256: str) -> int:
-    async with here.storage.database.read() as session:
+async def _size(coordinator: Coordinator, sha256: str) -> int:
+    async with coordinator.storage.database.read() as session:
         row = await blob_rows.find(session, sha256)
     if row is None or row.kind not in blob_rows.PUBLIC_KINDS:
         raise NotFound(f"Blob {sha256} is not available.", code="blob_unknown")
@@ -81,11 +81,11 @@ async def _size(here: Coordinator, sha256: str) -> int:
         416: {"description": "The range lies outside of the blob."},
     },
 )
-async def get(sha256: BlobPath, request: Request, here: Here) -> Response:
+async def get(sha256: BlobPath, request: Request, coordinator: OpenCoordinator) -> Response:
     """ETag is the digest. Ranges are of the bytes as stored; a whole blob may come zstd-compressed. Who asks for a
     delta (``A-IM: coterie-delta``) and names model versions that it has (``If-None-Match``) may get the difference.
     """
-    size = await _size(here, sha256)
+    size = await _size(coordinator, sha256)
     headers = {
         "ETag": f'"{sha256}"',
         "Cache-Control": FOR_EVER,
@@ -105,22 +105,22 @@ async def get(sha256: BlobPath, request: Request, here: Here) -> Response:
         )
     if part is not None:
         headers |= {"Content-Range": f"bytes {part.start}-{part.stop - 1}/{size}"}
-        return await _send(request, here, sha256, Variant(part.start, part.stop, 206, None), headers)
-    delta = await _delta(request, here, sha256, size)
+        return await _send(request, coordinator, sha256, Variant(part.start, part.stop, 206, None), headers)
+    delta = await _delta(request, coordinator, sha256, size)
     if delta is not None:
         held, packed = delta
         headers |= {"IM": ASKED, "Delta-Base": f'"{held}"', "Cache-Control": "no-store"}
-        return await _send(request, here, sha256, Variant(0, packed.stat().st_size, 226, packed), headers)
+        return await _send(request, coordinator, sha256, Variant(0, packed.stat().st_size, 226, packed), headers)
     if accepts_zstd(request.headers.get("Accept-Encoding", "")):
-        packed = await here.downloads.compression.packed(sha256, size)
+        packed = await coordinator.downloads.compression.packed(sha256, size)
         if packed is not None:
             headers |= {"Content-Encoding": "zstd", "ETag": f'"{sha256}-zstd"'}
-            return await _send(request, here, sha256, Variant(0, packed.stat().st_size, 200, packed), headers)
-    return await _send(request, here, sha256, Variant(0, size, 200, None), headers)
+            return await _send(request, coordinator, sha256, Variant(0, packed.stat().st_size, 200, packed), headers)
+    return await _send(request, coordinator, sha256, Variant(0, size, 200, None), headers)
 
 
 async def _send(
-    request: Request, here: Coordinator, sha256: str, variant: Variant, headers: dict[str, str]
+    request: Request, coordinator: Coordinator, sha256: str, variant: Variant, headers: dict[str, str]
 ) -> Response:
     length = variant.stop - variant.start
     headers = {**headers, "Content-Length": str(length), "Content-Type": "application/octet-stream"}
@@ -129,19 +129,19 @@ async def _send(
 
     async def body() -> AsyncIterator[bytes]:
         source = (
-            here.storage.blobs.read("blobs", sha256, variant.start, variant.stop)
+            coordinator.storage.blobs.read("blobs", sha256, variant.start, variant.stop)
             if variant.packed is None
-            else here.downloads.compression.read(variant.packed)
+            else coordinator.downloads.compression.read(variant.packed)
         )
         whole = hashlib.sha256() if variant.status == 200 and variant.packed is None else None
         async for chunk in source:
             if whole is not None:
                 whole.update(chunk)
-            here.rounds.traffic.count_sent(sha256, len(chunk))
-            here.metrics.sent.inc(len(chunk))
+            coordinator.rounds.traffic.count_sent(sha256, len(chunk))
+            coordinator.metrics.sent.inc(len(chunk))
             yield chunk
         if whole is not None and whole.hexdigest() != sha256:
-            here.metrics.damaged.inc()
-            log.error("a stored blob is damaged", file=here.storage.blobs.where("blobs", sha256))
+            coordinator.metrics.damaged.inc()
+            log.error("a stored blob is damaged", file=coordinator.storage.blobs.where("blobs", sha256))
 
     return StreamingResponse(body(), status_code=variant.status, headers=headers)

@@ -2,7 +2,7 @@
 
 from coterie.errors import Conflict
 from coterie.protocol.device import PROTOCOL_VERSIONS, CheckIn, CheckInResponse, Task
-from coterie.server.auth.gate import Here, SigningDevice, gated_router
+from coterie.server.auth.gate import OpenCoordinator, SigningDevice, gated_router
 from coterie.server.clock import now_ms
 from coterie.server.device.assignment import Asker, candidates, lease, repeat
 from coterie.server.pace import rested
@@ -12,7 +12,7 @@ router = gated_router("device")
 
 
 @router.post("/v1/device/check-in", operation_id="checkIn", summary="Ask for a task, and what became of earlier ones")
-async def check_in(body: CheckIn, here: Here, device: SigningDevice) -> CheckInResponse:
+async def check_in(body: CheckIn, coordinator: OpenCoordinator, device: SigningDevice) -> CheckInResponse:
     """At most one task per device: a device that holds a lease gets the same task again."""
     if not set(body.protocol) & set(PROTOCOL_VERSIONS):
         raise Conflict(
@@ -21,8 +21,8 @@ async def check_in(body: CheckIn, here: Here, device: SigningDevice) -> CheckInR
             hint="Update the older of the two.",
             code="protocol_unsupported",
         )
-    here.presence.fleet.keep_report(device.id, body.data)
-    busy = here.board.busy(device.population)
+    coordinator.presence.fleet.keep_report(device.id, body.data)
+    busy = coordinator.board.busy(device.population)
     task: Task | None = None
     settled: dict[str, str] = {}
     ended: tuple[str, ...] = ()
@@ -37,30 +37,30 @@ async def check_in(body: CheckIn, here: Here, device: SigningDevice) -> CheckInR
     )
     offered = False
     if busy:
-        await here.board.current()
-        offered = here.board.offers(asker, now_ms())
-    if offered or body.pending or body.experiments or (busy and not here.presence.fleet.without_task(device.id)):
-        here.presence.fleet.looks_for_task(device.id)
-        async with here.storage.database.read() as session:
+        await coordinator.board.current()
+        offered = coordinator.board.offers(asker, now_ms())
+    if offered or body.pending or body.experiments or (busy and not coordinator.presence.fleet.without_task(device.id)):
+        coordinator.presence.fleet.looks_for_task(device.id)
+        async with coordinator.storage.database.read() as session:
             settled = await tasks.verdicts(session, device.id, body.pending) if body.pending else {}
             ended = await experiments.not_running(session, device.population, body.experiments)
             held = await tasks.lease_of(session, device.id)
-            offers = await candidates(here, session, asker) if held is None and offered else []
+            offers = await candidates(coordinator, session, asker) if held is None and offered else []
         if held is not None:
-            here.presence.fleet.holds_a_task(device.id)
+            coordinator.presence.fleet.holds_a_task(device.id)
         if held is not None and held.lease_until > now_ms():
-            task = repeat(here, held)
+            task = repeat(coordinator, held)
         elif offers:
             experiment, kind = offers[0]
-            task = await lease(here, asker, experiment, kind)
+            task = await lease(coordinator, asker, experiment, kind)
     now = now_ms()
-    demand = here.board.demand(device.population, now)
-    again = here.presence.pacer.window(device.population, demand, now, took=task is not None)
-    accepted = rested(again, here.board.rests_s(device.population))
+    demand = coordinator.board.demand(device.population, now)
+    again = coordinator.presence.pacer.window(device.population, demand, now, took=task is not None)
+    accepted = rested(again, coordinator.board.rests_s(device.population))
     return CheckInResponse.model_validate(
         {
             "task": task,
-            "idle": None if task else here.board.why_idle(asker),
+            "idle": None if task else coordinator.board.why_idle(asker),
             "retry_if_accepted": accepted,
             "retry_if_rejected": again,
             "settled": settled,

@@ -15,7 +15,7 @@ from coterie.protocol.device import (
     PopulationInfo,
 )
 from coterie.protocol.schema import DataSchema
-from coterie.server.auth.gate import Enrolling, Here, gated_router
+from coterie.server.auth.gate import Enrolling, OpenCoordinator, gated_router
 from coterie.server.clock import now_ms
 from coterie.server.floor import policy_of
 from coterie.server.store import devices, events, populations, tokens
@@ -35,9 +35,9 @@ async def _population(session: AsyncSession, name: str) -> PopulationRow:
 @router.get(
     "/v1/device/population", operation_id="getDevicePopulation", summary="What a newcomer must know before it joins"
 )
-async def population(here: Here, enroller: Enrolling) -> PopulationInfo:
+async def population(coordinator: OpenCoordinator, enroller: Enrolling) -> PopulationInfo:
     """The schema that the device's data must fit, and the keys it shall pin."""
-    async with here.storage.database.read() as session:
+    async with coordinator.storage.database.read() as session:
         row = await _population(session, enroller.population)
         signers = await populations.signers(session, row.name)
     return PopulationInfo(
@@ -45,7 +45,7 @@ async def population(here: Here, enroller: Enrolling) -> PopulationInfo:
         data_schema=DataSchema.from_json(json.loads(row.schema_json)),
         schema_digest=row.schema_digest,
         signers=signers,
-        coordinator_key=here.identity.key.public,
+        coordinator_key=coordinator.identity.key.public,
         protocol=PROTOCOL_VERSIONS,
     )
 
@@ -53,11 +53,13 @@ async def population(here: Here, enroller: Enrolling) -> PopulationInfo:
 @router.post(
     "/v1/device/enrol", operation_id="enrolDevice", status_code=201, summary="Become a device of the population"
 )
-async def enrol(body: EnrolRequest, response: Response, here: Here, enroller: Enrolling) -> EnrolResponse:
+async def enrol(
+    body: EnrolRequest, response: Response, coordinator: OpenCoordinator, enroller: Enrolling
+) -> EnrolResponse:
     """Idempotent by public key: the same key gets the same device, and uses the token once."""
     if not set(body.protocol) & set(PROTOCOL_VERSIONS):
         raise Conflict(f"This coordinator speaks the device protocol {PROTOCOL_VERSIONS}.", code="protocol_unsupported")
-    async with here.storage.database.read() as session:
+    async with coordinator.storage.database.read() as session:
         existing = await devices.by_key(session, body.public_key)
         row = await _population(session, enroller.population)
     if existing is None:
@@ -69,11 +71,11 @@ async def enrol(body: EnrolRequest, response: Response, here: Here, enroller: En
                 code="schema_mismatch",
             )
         _check_endorsed(body, row)
-        device = await _create(body, here, enroller)
+        device = await _create(body, coordinator, enroller)
     else:
         device = _again(existing, enroller)
         response.status_code = 200
-    nonce = here.identity.nonces.issue(device)
+    nonce = coordinator.identity.nonces.issue(device)
     response.headers[NONCE_HEADER] = nonce
     return EnrolResponse(device_id=device, nonce=nonce)
 
@@ -112,8 +114,8 @@ def _again(row: DeviceRow, enroller: Enrolling) -> str:
     return row.id
 
 
-async def _create(body: EnrolRequest, here: Here, enroller: Enrolling) -> str:
-    async with here.storage.database.write("enrol") as session:
+async def _create(body: EnrolRequest, coordinator: OpenCoordinator, enroller: Enrolling) -> str:
+    async with coordinator.storage.database.write("enrol") as session:
         raced = await devices.by_key(session, body.public_key)
         if raced is not None:
             return _again(raced, enroller)

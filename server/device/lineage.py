@@ -7,7 +7,7 @@ from fastapi import Path, Query
 from coterie.errors import NotFound
 from coterie.protocol.canonical import LARGEST_INTEGER
 from coterie.protocol.lineage import MOST_LINKS, LineageLink, Links
-from coterie.server.auth.gate import Here, SigningDevice, gated_router
+from coterie.server.auth.gate import OpenCoordinator, SigningDevice, gated_router
 from coterie.server.store import experiments
 
 router = gated_router("device")
@@ -18,9 +18,11 @@ After = Annotated[int, Query(ge=0, le=LARGEST_INTEGER, description="The round of
 @router.get(
     "/v1/device/experiments/{experiment}/lineage", operation_id="readLineage", summary="Which versions came after one"
 )
-async def links(experiment: ExperimentName, here: Here, device: SigningDevice, after: After = 0) -> Links:
+async def links(
+    experiment: ExperimentName, coordinator: OpenCoordinator, device: SigningDevice, after: After = 0
+) -> Links:
     """At most 256 of them, in order; ask again from the last one for more. None where there are no more."""
-    async with here.storage.database.read() as session:
+    async with coordinator.storage.database.read() as session:
         row = await experiments.find(session, experiment)
         if row is None or row.population != device.population:
             raise NotFound(f"There is no experiment {experiment!r}.", code="experiment_unknown")

@@ -48,21 +48,21 @@ def expected_header(terms: SecureTerms, message: Task) -> MaskedHeader:
     )
 
 
-async def keep_part(here: Coordinator, device: SignedDevice, row: TaskRow, size: int) -> None:
+async def keep_part(coordinator: Coordinator, device: SignedDevice, row: TaskRow, size: int) -> None:
     """Note a part that is not the last: its bytes and its nonce."""
-    async with here.storage.database.write("part") as session:
+    async with coordinator.storage.database.write("part") as session:
         can_wait(session)
         await nonces.spend(session, device.nonce, device.nonce_expires)
         refused = unfit(await attempts.share_locked(session, row.attempt or ""), PHASE)
         if refused is None and not await tasks.received(session, row.id, size):
             refused = refusal((await own(session, row.id, device.id)).state)
         if refused is not None:
-            await here.storage.blobs.parts.drop(row.id)
+            await coordinator.storage.blobs.parts.drop(row.id)
             raise refused
 
 
 async def accept(
-    here: Coordinator, device: SignedDevice, row: TaskRow, message: Task, whole: Received, size: int
+    coordinator: Coordinator, device: SignedDevice, row: TaskRow, message: Task, whole: Received, size: int
 ) -> Literal["accepted", "already"]:
     """Take the masked vector into the attempt's sum, exactly once. Returns ``already`` when these very bytes are in it.
 
@@ -71,9 +71,9 @@ async def accept(
     """
     if message.secure is None:
         raise not_in_roster()
-    async with here.storage.database.read() as session:
+    async with coordinator.storage.database.read() as session:
         attempt = (await member(session, row.id, device.id)).attempt
-        machine = None if attempt is None else await here.machines.of(session, attempt.id, attempt.version)
+        machine = None if attempt is None else await coordinator.machines.of(session, attempt.id, attempt.version)
     if attempt is None:
         raise not_in_roster()
     awaited_place(attempt, machine, device.id, PHASE)
@@ -81,9 +81,9 @@ async def accept(
     # Read whole, so that no vector can spoil the sum when it is made.
     await asyncio.to_thread(read_masked, whole.path, expected_header(message.secure, message), spec)
     sha256, total = whole.sha256, whole.size
-    await here.storage.blobs.keep("updates", whole, point="masked")
+    await coordinator.storage.blobs.keep("updates", whole, point="masked")
     try:
-        async with here.storage.database.write("masked") as session:
+        async with coordinator.storage.database.write("masked") as session:
             await nonces.spend(session, device.nonce, device.nonce_expires)
             current = await attempts.share_locked(session, attempt.id)
             refused = unfit(current, PHASE)
@@ -98,10 +98,10 @@ async def accept(
             data = {"round": row.round, "device": device.id, "task": row.id, "kind": row.kind, "size": total}
             events.append(session, "update.masked", {**data, "attempt": attempt.id}, row.experiment)
     except CoterieError:
-        await _drop_unmentioned(here, device, row, sha256)
+        await _drop_unmentioned(coordinator, device, row, sha256)
         raise
-    here.metrics.updates.labels("masked").inc()
-    here.metrics.messages.labels(PHASE).inc()
+    coordinator.metrics.updates.labels("masked").inc()
+    coordinator.metrics.messages.labels(PHASE).inc()
     return "accepted"
 
 
@@ -113,11 +113,11 @@ def _twice(row: TaskRow, sha256: str) -> Literal["already"]:
     raise refusal(row.state)
 
 
-async def _drop_unmentioned(here: Coordinator, device: SignedDevice, row: TaskRow, sha256: str) -> None:
+async def _drop_unmentioned(coordinator: Coordinator, device: SignedDevice, row: TaskRow, sha256: str) -> None:
     """Delete a vector that was made durable while its phase ended; no other task's file has these bytes, since they
     hold the task's id.
     """
-    async with here.storage.database.read() as session:
+    async with coordinator.storage.database.read() as session:
         mentioned = (await own(session, row.id, device.id)).upload == sha256
     if not mentioned:
-        await here.storage.blobs.delete("updates", [sha256])
+        await coordinator.storage.blobs.delete("updates", [sha256])

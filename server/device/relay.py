@@ -25,7 +25,7 @@ FROM: Final[dict[str, str]] = {
 
 
 async def message_for(
-    here: Coordinator, session: AsyncSession, member: Member, device: str, awaited: Awaited
+    coordinator: Coordinator, session: AsyncSession, member: Member, device: str, awaited: Awaited
 ) -> ToClient | None:
     """The message for a task's device; None where the attempt is not that far.
 
@@ -42,10 +42,10 @@ async def message_for(
         if member.state not in (tasks.LEASED, tasks.ACCEPTED):
             raise refusal(member.state)  # nothing comes for a task that is over without having trained
         return None
-    machine = await here.machines.of(session, attempt.id, attempt.version)
+    machine = await coordinator.machines.of(session, attempt.id, attempt.version)
     if machine is None:
         return None  # it has just begun, or ended: the next look tells
-    return await _made(session, here.machines, machine, _place(machine, device, awaited), awaited)
+    return await _message(session, coordinator.machines, machine, _place(machine, device, awaited), awaited)
 
 
 def _outcome(attempt: AttemptPhase) -> Outcome | None:
@@ -71,7 +71,7 @@ def _place(machine: Machine, device: str, awaited: Awaited) -> int:
     return place
 
 
-async def _made(
+async def _message(
     session: AsyncSession, machines: Machines, machine: Machine, place: int, awaited: Awaited
 ) -> ToClient | None:
     state = machine.state

@@ -8,7 +8,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from coterie.errors import Gone
 from coterie.protocol.device import WITH_ROWS, Abort, Progress, Task
 from coterie.protocol.wire import Milliseconds
-from coterie.server.auth.gate import Here, SignedDevice, SigningDevice, gated_router
+from coterie.server.auth.gate import OpenCoordinator, SignedDevice, SigningDevice, gated_router
 from coterie.server.clock import now_ms
 from coterie.server.device.task_states import check_leased, experiment_of, own, refusal
 from coterie.server.paths import TaskPath
@@ -28,9 +28,9 @@ class LeaseLeft(BaseModel):
 
 
 @router.post("/v1/device/tasks/{task}/progress", operation_id="reportProgress", summary="Still at it: extend the lease")
-async def progress(task: TaskPath, body: Progress, here: Here, device: SigningDevice) -> LeaseLeft:
+async def progress(task: TaskPath, body: Progress, coordinator: OpenCoordinator, device: SigningDevice) -> LeaseLeft:
     """The lease starts anew. A round's deadline is not moved by it."""
-    async with here.storage.database.write("progress") as session:
+    async with coordinator.storage.database.write("progress") as session:
         can_wait(session)
         row = await own(session, task, device.id)
         check_leased(row)
@@ -42,22 +42,22 @@ async def progress(task: TaskPath, body: Progress, here: Here, device: SigningDe
 
 
 @router.post("/v1/device/tasks/{task}/abort", operation_id="abortTask", status_code=204, summary="Give the task up")
-async def abort(task: TaskPath, body: Abort, here: Here, device: SigningDevice) -> None:
+async def abort(task: TaskPath, body: Abort, coordinator: OpenCoordinator, device: SigningDevice) -> None:
     """The slot is offered to another device at once. Doing it twice is harmless."""
-    async with here.storage.database.write("abort") as session:
+    async with coordinator.storage.database.write("abort") as session:
         locked = await experiments.lock(session, await experiment_of(session, task, device.id))
         row = await own(session, task, device.id)
         if row.state == tasks.ABORTED or await _out_of_attempt(session, device, row, body):
             return
         check_leased(row)
         await nonces.spend(session, device.nonce, device.nonce_expires)
-        code, detail = _kept(row, body)
+        code, detail = _code_and_detail(row, body)
         changes = {"code": code, "detail": detail, "verdict": tasks.ROLLED_BACK, "finished_at": now_ms()}
         if not await tasks.leave(session, row.id, tasks.ABORTED, changes):
             raise refusal(tasks.CLOSED)
         _tell(session, row, body)
-        await here.rounds.lost(session, locked, row)
-    await here.storage.blobs.parts.drop(task)
+        await coordinator.rounds.lost(session, locked, row)
+    await coordinator.storage.blobs.parts.drop(task)
 
 
 async def _out_of_attempt(session: AsyncSession, device: SignedDevice, row: TaskRow, body: Abort) -> bool:
@@ -67,21 +67,21 @@ async def _out_of_attempt(session: AsyncSession, device: SignedDevice, row: Task
     if row.state != tasks.ACCEPTED or row.attempt is None or row.upload is not None:
         return False
     await nonces.spend(session, device.nonce, device.nonce_expires)
-    if await tasks.note_dropout(session, row.id, *_kept(row, body)):
+    if await tasks.note_dropout(session, row.id, *_code_and_detail(row, body)):
         _tell(session, row, body)
     return True
 
 
-def _hidden(row: TaskRow, body: Abort) -> bool:
+def _is_withheld(row: TaskRow, body: Abort) -> bool:
     """Whether what is said may depend on rows that the task's promise of privacy hides. Devices do not say it; if one
     does, it goes no further.
     """
     return body.phase in WITH_ROWS and Task.model_validate_json(row.message).privacy is not None
 
 
-def _kept(row: TaskRow, body: Abort) -> tuple[str, str]:
+def _code_and_detail(row: TaskRow, body: Abort) -> tuple[str, str]:
     """The code and the words that are kept of it."""
-    return (WITHHELD, "") if _hidden(row, body) else (body.code, body.detail)
+    return (WITHHELD, "") if _is_withheld(row, body) else (body.code, body.detail)
 
 
 def _tell(session: AsyncSession, row: TaskRow, body: Abort) -> None:
@@ -90,7 +90,7 @@ def _tell(session: AsyncSession, row: TaskRow, body: Abort) -> None:
         "task": row.id,
         "device": row.device,
         "kind": row.kind,
-        "phase": WITHHELD if _hidden(row, body) else body.phase,
-        "code": _kept(row, body)[0],
+        "phase": WITHHELD if _is_withheld(row, body) else body.phase,
+        "code": _code_and_detail(row, body)[0],
     }
     events.append(session, "task.aborted", data, row.experiment)

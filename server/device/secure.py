@@ -12,7 +12,7 @@ from fastapi import Query, Response
 from pydantic import BaseModel
 
 from coterie.protocol.secagg import AdvertiseKeys, Agreement, Reveal, Shares
-from coterie.server.auth.gate import Here, SigningDevice, gated_router
+from coterie.server.auth.gate import OpenCoordinator, SigningDevice, gated_router
 from coterie.server.bell import wait
 from coterie.server.device import speaking, trained
 from coterie.server.device.relay import Awaited, message_for
@@ -36,27 +36,31 @@ class MessageReceipt(BaseModel):
 
 
 @router.post("/v1/device/tasks/{task}/secure/keys", operation_id="advertiseKeys", summary="Trained: bring the keys")
-async def keys(task: TaskPath, body: AdvertiseKeys, here: Here, device: SigningDevice) -> MessageReceipt:
+async def keys(
+    task: TaskPath, body: AdvertiseKeys, coordinator: OpenCoordinator, device: SigningDevice
+) -> MessageReceipt:
     """The task's work counts in its round from here on; its result stays with the device until it is masked."""
-    return MessageReceipt(state=await trained.report(here, device, task, body))
+    return MessageReceipt(state=await trained.report(coordinator, device, task, body))
 
 
 @router.post("/v1/device/tasks/{task}/secure/shares", operation_id="dealShares", summary="Deal sealed shares")
-async def shares(task: TaskPath, body: Shares, here: Here, device: SigningDevice) -> MessageReceipt:
+async def shares(task: TaskPath, body: Shares, coordinator: OpenCoordinator, device: SigningDevice) -> MessageReceipt:
     """The boxes are sealed end to end: nobody but the neighbours can open them."""
-    return MessageReceipt(state=await speaking.say(here, device, task, "shares", body))
+    return MessageReceipt(state=await speaking.say(coordinator, device, task, "shares", body))
 
 
 @router.post("/v1/device/tasks/{task}/secure/agreement", operation_id="agree", summary="Sign the list of survivors")
-async def agreement(task: TaskPath, body: Agreement, here: Here, device: SigningDevice) -> MessageReceipt:
+async def agreement(
+    task: TaskPath, body: Agreement, coordinator: OpenCoordinator, device: SigningDevice
+) -> MessageReceipt:
     """Only in the mode ``consistent``."""
-    return MessageReceipt(state=await speaking.say(here, device, task, "agreement", body))
+    return MessageReceipt(state=await speaking.say(coordinator, device, task, "agreement", body))
 
 
 @router.post("/v1/device/tasks/{task}/secure/reveal", operation_id="reveal", summary="Open the sum")
-async def reveal(task: TaskPath, body: Reveal, here: Here, device: SigningDevice) -> MessageReceipt:
+async def reveal(task: TaskPath, body: Reveal, coordinator: OpenCoordinator, device: SigningDevice) -> MessageReceipt:
     """Shares of the survivors' own masks, and of the keys of those who dropped out: what opens the sum and no more."""
-    return MessageReceipt(state=await speaking.say(here, device, task, "reveal", body))
+    return MessageReceipt(state=await speaking.say(coordinator, device, task, "reveal", body))
 
 
 @router.get(
@@ -72,17 +76,17 @@ async def reveal(task: TaskPath, body: Reveal, here: Here, device: SigningDevice
     },
 )
 async def message(
-    task: TaskPath, awaited: Awaited, here: Here, device: SigningDevice, wait_ms: WaitQuery = 0
+    task: TaskPath, awaited: Awaited, coordinator: OpenCoordinator, device: SigningDevice, wait_ms: WaitQuery = 0
 ) -> Response:
     """Answered as soon as the attempt is that far, and with 204 when it is not by then."""
     until = time.monotonic() + wait_ms / 1000
     while True:
-        async with here.storage.database.read() as session:
-            turn = here.signals.turns.next_turn(await attempts.name_of(session, task, device.id) or "")
-            found = await message_for(here, session, await member(session, task, device.id), device.id, awaited)
+        async with coordinator.storage.database.read() as session:
+            turn = coordinator.signals.turns.next_turn(await attempts.name_of(session, task, device.id) or "")
+            found = await message_for(coordinator, session, await member(session, task, device.id), device.id, awaited)
         if found is not None:
             return Response(found.model_dump_json(), media_type="application/json")
         left = until - time.monotonic()
-        if left <= 0 or here.signals.closing.is_set():
+        if left <= 0 or coordinator.signals.closing.is_set():
             return Response(status_code=204, headers={"Retry-After": "0" if wait_ms else "1"})
         await wait(turn, min(left, LOOK_AGAIN_S))

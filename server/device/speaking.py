@@ -16,7 +16,7 @@ Receipt = Literal["accepted", "already"]
 
 
 async def say(
-    here: Coordinator, device: SignedDevice, task: str, phase: str, message: Shares | Agreement | Reveal
+    coordinator: Coordinator, device: SignedDevice, task: str, phase: str, message: Shares | Agreement | Reveal
 ) -> Receipt:
     """Keep a message. The same message again changes nothing.
 
@@ -24,17 +24,17 @@ async def say(
     attempt sends.
     """
     bundle = canonical_json(message.model_dump(mode="json")).decode()
-    async with here.storage.database.read() as session:
+    async with coordinator.storage.database.read() as session:
         attempt = (await member(session, task, device.id)).attempt
         if attempt is None:
             raise not_secure()
         before = await mailbox.find(session, attempt.id, phase, task)
-        machine = await here.machines.of(session, attempt.id, attempt.version)
+        machine = await coordinator.machines.of(session, attempt.id, attempt.version)
     if before is not None:
         return _same(before, bundle, phase)
     machine, place = awaited_place(attempt, machine, device.id, phase)
     await asyncio.to_thread(machine.check, place, message)
-    async with here.storage.database.write("message") as session:
+    async with coordinator.storage.database.write("message") as session:
         await nonces.spend(session, device.nonce, device.nonce_expires)
         # Nobody moves the attempt on between this look and this message.
         current = await attempts.share_locked(session, attempt.id)
@@ -47,7 +47,7 @@ async def say(
         await mailbox.put(session, attempt.id, phase, task, bundle)
         if await mailbox.count(session, attempt.id, phase) < current.awaited:
             can_wait(session)
-    here.metrics.messages.labels(phase).inc()
+    coordinator.metrics.messages.labels(phase).inc()
     return "accepted"
 
 

@@ -16,14 +16,14 @@ from coterie.server.store import attempts, events, experiments, mailbox, nonces,
 
 
 async def report(
-    here: Coordinator, device: SignedDevice, task: str, keys: AdvertiseKeys
+    coordinator: Coordinator, device: SignedDevice, task: str, keys: AdvertiseKeys
 ) -> Literal["accepted", "already"]:
     """Take a task whose device has trained out of its lease, count it, and keep the keys, in one transaction.
 
     Raises errors.Unauthenticated (``signature_invalid``) for keys that the device did not sign for this task, Conflict
     ``not_secure`` and ``message_differs``, and what the task's state asks for.
     """
-    async with here.storage.database.read() as session:
+    async with coordinator.storage.database.read() as session:
         row = await own(session, task, device.id)
     message = Task.model_validate_json(row.message)
     if message.secure is None or row.attempt is None:
@@ -39,7 +39,7 @@ async def report(
     bundle = canonical_json(keys.model_dump(mode="json")).decode()
     changes = {"size": len(bundle), "sums": "{}", "finished_at": now_ms(), "verdict": None}
     data = {"round": row.round, "device": device.id, "task": row.id, "kind": row.kind, "attempt": row.attempt}
-    async with here.storage.database.write("trained") as session:
+    async with coordinator.storage.database.write("trained") as session:
         locked = await experiments.lock(session, row.experiment)
         await nonces.spend(session, device.nonce, device.nonce_expires)
         if not await tasks.leave(session, row.id, tasks.ACCEPTED, changes):
@@ -51,7 +51,7 @@ async def report(
             return "already"
         await mailbox.put(session, row.attempt, attempts.KEYS, row.id, bundle)
         events.append(session, "task.trained", data, row.experiment)
-        counts_in = await count(here, session, locked, row, None)
+        counts_in = await count(coordinator, session, locked, row, None)
         if row.kind == "train":
             now = now_ms()
             # How many examples it has, and its loss, are nobody's to know: it counts as one among equals.
@@ -65,5 +65,5 @@ async def report(
                 seconds=(now - row.created_at) / 1000,
                 now=now,
             )
-    here.metrics.updates.labels("trained").inc()
+    coordinator.metrics.updates.labels("trained").inc()
     return "accepted"

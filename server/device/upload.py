@@ -17,11 +17,11 @@ from coterie.protocol.device import (
     Task,
     UploadReceipt,
 )
-from coterie.server.auth.gate import Here, SigningDevice, gated_router
+from coterie.server.auth.gate import OpenCoordinator, SigningDevice, gated_router
 from coterie.server.coordinator import Coordinator
 from coterie.server.device import acceptance, masked
 from coterie.server.device.task_states import own, refusal
-from coterie.server.incoming import UploadPart, kept, part_of
+from coterie.server.incoming import UploadPart, part_of, refuse_when_full
 from coterie.server.store import tasks
 from coterie.server.store.blobs import too_large
 from coterie.server.store.received import Received
@@ -32,17 +32,17 @@ UploadTaskPath = Annotated[str, Path(pattern=r"^task_[0-9a-f]{32}$")]
 
 
 @router.head("/v1/device/tasks/{task}/update", operation_id="getUploadOffset", summary="How much of the update is here")
-async def offset(task: UploadTaskPath, here: Here, device: SigningDevice) -> Response:
+async def offset(task: UploadTaskPath, coordinator: OpenCoordinator, device: SigningDevice) -> Response:
     """``Upload-Offset`` tells where to continue."""
-    async with here.storage.database.read() as session:
+    async with coordinator.storage.database.read() as session:
         row = await own(session, task, device.id)
     if masked.awaits_vector(row):
-        return Response(headers={UPLOAD_OFFSET_HEADER: str(await here.storage.blobs.parts.received_bytes(task))})
+        return Response(headers={UPLOAD_OFFSET_HEADER: str(await coordinator.storage.blobs.parts.received_bytes(task))})
     if row.state == tasks.ACCEPTED:
         return Response(headers={UPLOAD_OFFSET_HEADER: str(row.size or 0), UPLOAD_LENGTH_HEADER: str(row.size or 0)})
     if row.state != tasks.LEASED:
         raise refusal(row.state)
-    return Response(headers={UPLOAD_OFFSET_HEADER: str(await here.storage.blobs.parts.received_bytes(task))})
+    return Response(headers={UPLOAD_OFFSET_HEADER: str(await coordinator.storage.blobs.parts.received_bytes(task))})
 
 
 @router.patch(
@@ -57,7 +57,7 @@ async def offset(task: UploadTaskPath, here: Here, device: SigningDevice) -> Res
 async def upload(
     request: Request,
     task: UploadTaskPath,
-    here: Here,
+    coordinator: OpenCoordinator,
     device: SigningDevice,
     upload_offset: Annotated[int, Header(ge=0)],
     upload_length: Annotated[int, Header(ge=1)],
@@ -65,27 +65,27 @@ async def upload(
 ) -> Response:
     """The same bytes again are answered with ``already``."""
     part = part_of(upload_offset, upload_length, repr_digest)
-    async with here.storage.database.read() as session:
+    async with coordinator.storage.database.read() as session:
         row = await own(session, task, device.id)
     message = Task.model_validate_json(row.message)
-    limit = min(message.upload_limit, here.settings.update_limit)
+    limit = min(message.upload_limit, coordinator.settings.update_limit)
     if part.length > limit:
         raise too_large(limit)
-    body = await here.incoming.receive(request, task, part)
+    body = await coordinator.incoming.receive(request, task, part)
     try:
         device.check_body(body.sha256)
-        here.metrics.received.inc(body.size)
-        async with here.incoming.turn(task):
+        coordinator.metrics.received.inc(body.size)
+        async with coordinator.incoming.turn(task):
             # Another part may have finished the task while this body came in.
-            async with here.storage.database.read() as session:
+            async with coordinator.storage.database.read() as session:
                 row = await own(session, task, device.id)
-            return await _take(here, device, row, message, part, body)
+            return await _take(coordinator, device, row, message, part, body)
     finally:
         body.path.unlink(missing_ok=True)
 
 
 async def _take(
-    here: Coordinator, device: SigningDevice, row: TaskRow, message: Task, part: UploadPart, body: Received
+    coordinator: Coordinator, device: SigningDevice, row: TaskRow, message: Task, part: UploadPart, body: Received
 ) -> Response:
     vector = masked.awaits_vector(row)
     if row.state != tasks.LEASED and not vector:
@@ -94,7 +94,7 @@ async def _take(
         raise refusal(row.state)
     if message.secure is not None and not vector:
         raise masked.keys_first()
-    received = await here.storage.blobs.parts.received_bytes(row.id) if part.offset else 0
+    received = await coordinator.storage.blobs.parts.received_bytes(row.id) if part.offset else 0
     if part.offset > received:
         raise Conflict(
             f"This part starts at byte {part.offset}, but {received} bytes were received.",
@@ -103,13 +103,13 @@ async def _take(
             headers={UPLOAD_OFFSET_HEADER: str(received)},
         )
     if part.offset + body.size < part.length:
-        await kept(here.storage.blobs.parts.add(row.id, part.offset, body))
+        await refuse_when_full(coordinator.storage.blobs.parts.add(row.id, part.offset, body))
         if vector:
-            await masked.keep_part(here, device, row, body.size)
+            await masked.keep_part(coordinator, device, row, body.size)
         else:
-            await acceptance.keep_part(here, device, row, message, body.size)
+            await acceptance.keep_part(coordinator, device, row, message, body.size)
         return Response(status_code=204, headers={UPLOAD_OFFSET_HEADER: str(part.offset + body.size)})
-    whole = await _joined(here, row.id, part, body) if part.offset else body
+    whole = await _joined(coordinator, row.id, part, body) if part.offset else body
     try:
         if whole.sha256 != part.sha256:
             raise UpdateRefused(
@@ -119,28 +119,28 @@ async def _take(
                 headers={UPLOAD_OFFSET_HEADER: "0"},
             )
         take = masked.accept if vector else acceptance.accept
-        state = await take(here, device, row, message, whole, body.size)
+        state = await take(coordinator, device, row, message, whole, body.size)
     except StorageError:
         raise  # the parts stay, so that only the last one is sent again
     except CoterieError:
-        await _forget(here, row.id, part)
+        await _forget(coordinator, row.id, part)
         raise
     finally:
         whole.path.unlink(missing_ok=True)
-    await _forget(here, row.id, part)
+    await _forget(coordinator, row.id, part)
     return _receipt(state, part.sha256)
 
 
-async def _joined(here: Coordinator, task: str, part: UploadPart, body: Received) -> Received:
+async def _joined(coordinator: Coordinator, task: str, part: UploadPart, body: Received) -> Received:
     """The whole update: the parts that came before, and the last one."""
-    blobs = here.storage.blobs
-    return await kept(blobs.receive(blobs.parts.join(task, part.offset, body), limit=part.length))
+    blobs = coordinator.storage.blobs
+    return await refuse_when_full(blobs.receive(blobs.parts.join(task, part.offset, body), limit=part.length))
 
 
-async def _forget(here: Coordinator, task: str, part: UploadPart) -> None:
+async def _forget(coordinator: Coordinator, task: str, part: UploadPart) -> None:
     """Drop the parts of an upload that is over."""
     if part.offset:
-        await here.storage.blobs.parts.drop(task)
+        await coordinator.storage.blobs.parts.drop(task)
 
 
 def _receipt(state: str, sha256: str) -> Response:

@@ -68,8 +68,8 @@ class Mirror:
         if population is not None:
             fewest = needed(self.settings, terms)
             bounds = replace(config, cohort=max(config.cohort, fewest), min_updates=fewest)
-            here = local_request(population.name, task, manifest, bounds)
-            check_floor(population.name, policy_of(population), here, manifest)
+            coordinator = local_request(population.name, task, manifest, bounds)
+            check_floor(population.name, policy_of(population), coordinator, manifest)
         async with self.storage.database.write("mirrored") as session:
             experiment = await self._experiment(session, membership, task, manifest, config)
             number = await self.rounds.begin_for(session, experiment, config, base=task.model.sha256, upstream=task.id)

@@ -61,8 +61,8 @@ class OpenedSum:
 async def _running_sum(context: RoundContext, job: Job, folder: Path) -> Mapping[str, Any] | None:
     async with context.storage.database.read() as session:
         members = await attempts.members(session, job.key.subject)
-    here = [member for member in members if member.upload is not None]
-    return opening.summands(context.storage.blobs, here) if here else None
+    coordinator = [member for member in members if member.upload is not None]
+    return opening.summands(context.storage.blobs, coordinator) if coordinator else None
 
 
 async def _nothing_more(

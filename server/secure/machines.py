@@ -39,10 +39,10 @@ class Machines:
             found = self._machines.get(attempt)
             if found is not None and found[0] == version:
                 return found[1]
-            kept = await attempts.state_of(session, attempt)
-            if kept is None:
+            cache = await attempts.state_of(session, attempt)
+            if cache is None:
                 return None
-            found_version, text = kept
+            found_version, text = cache
             machine = await asyncio.to_thread(Machine.from_text, text)
             self.keep(attempt, found_version, machine)
             return machine
@@ -73,8 +73,8 @@ Key = TypeVar("Key")
 Value = TypeVar("Value")
 
 
-def _remember(kept: "OrderedDict[Key, Value]", key: Key, value: Value) -> None:
-    kept[key] = value
-    kept.move_to_end(key)
-    while len(kept) > KEPT:
-        kept.popitem(last=False)
+def _remember(cache: "OrderedDict[Key, Value]", key: Key, value: Value) -> None:
+    cache[key] = value
+    cache.move_to_end(key)
+    while len(cache) > KEPT:
+        cache.popitem(last=False)

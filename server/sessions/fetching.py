@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from coterie.errors import Conflict, Gone, NotFound
 from coterie.protocol.session import SEQUENCE_HEADER, Acknowledged
-from coterie.server.auth.gate import Here, PartySender, gated_router
+from coterie.server.auth.gate import OpenCoordinator, PartySender, gated_router
 from coterie.server.bell import wait
 from coterie.server.clock import now_ms
 from coterie.server.coordinator import Coordinator
@@ -44,7 +44,7 @@ Wait = Annotated[int, Query(ge=0, le=LONGEST_WAIT_MS, description="How long to w
     },
 )
 async def fetch(
-    request: Request, stage: Name, role: Name, here: Here, party: PartySender, wait_ms: Wait = 0
+    request: Request, stage: Name, role: Name, coordinator: OpenCoordinator, party: PartySender, wait_ms: Wait = 0
 ) -> Response:
     """The first that is not acknowledged, answered as soon as it is there, and with 204 when there is none by then.
     ``Coterie-Sequence`` is its number; ``ETag`` the digest of its sealed bytes, also of a range.
@@ -52,20 +52,20 @@ async def fetch(
     until = time.monotonic() + wait_ms / 1000
     place = box(party, stage, role, "from")
     while True:
-        turn = here.signals.turns.next_turn(place.turn)
-        async with here.storage.database.read() as session:
+        turn = coordinator.signals.turns.next_turn(place.turn)
+        async with coordinator.storage.database.read() as session:
             message = await mailbox.first_waiting(session, place, with_body=True)
             if message is None:  # a session that has ended has none
                 await open_session(session, party.session)
         if message is not None:
-            return _answer(request, here, place, message)
+            return _answer(request, coordinator, place, message)
         left = until - time.monotonic()
-        if left <= 0 or here.signals.closing.is_set():
+        if left <= 0 or coordinator.signals.closing.is_set():
             return Response(status_code=204, headers={"Retry-After": "0" if wait_ms else "1"})
         await wait(turn, min(left, LOOK_AGAIN_S))
 
 
-def _answer(request: Request, here: Coordinator, place: Box, row: StoredMessage) -> Response:
+def _answer(request: Request, coordinator: Coordinator, place: Box, row: StoredMessage) -> Response:
     if row.expires_at is not None and row.expires_at <= now_ms():
         raise Gone(
             f"Message {row.sequence} from {place.sender} in stage {place.stage} expired before it was fetched.",
@@ -85,14 +85,14 @@ def _answer(request: Request, here: Coordinator, place: Box, row: StoredMessage)
         headers["Content-Range"] = f"bytes {part.start}-{part.stop - 1}/{row.size}"
     headers["Content-Length"] = str(part.stop - part.start)
     status = 200 if found is None else 206
-    here.metrics.sent.inc(part.stop - part.start)
+    coordinator.metrics.sent.inc(part.stop - part.start)
     if row.body is not None:
         return Response(row.body[part.start : part.stop], status_code=status, headers=headers)
-    return StreamingResponse(_pieces(here, row, part), status_code=status, headers=headers)
+    return StreamingResponse(_pieces(coordinator, row, part), status_code=status, headers=headers)
 
 
-async def _pieces(here: Coordinator, row: StoredMessage, part: ByteRange) -> AsyncIterator[bytes]:
-    async for chunk in here.storage.blobs.parts.read(row.parts or "", part.start, part.stop):
+async def _pieces(coordinator: Coordinator, row: StoredMessage, part: ByteRange) -> AsyncIterator[bytes]:
+    async for chunk in coordinator.storage.blobs.parts.read(row.parts or "", part.start, part.stop):
         yield chunk
 
 
@@ -101,19 +101,21 @@ async def _pieces(here: Coordinator, row: StoredMessage, part: ByteRange) -> Asy
     operation_id="acknowledgeMessage",
     summary="Say that a message has been worked in",
 )
-async def acknowledge(stage: Name, role: Name, sequence: SequencePath, here: Here, party: PartySender) -> Acknowledged:
+async def acknowledge(
+    stage: Name, role: Name, sequence: SequencePath, coordinator: OpenCoordinator, party: PartySender
+) -> Acknowledged:
     """Its bytes are deleted, and it is never delivered again. Only the message that `fetchMessage` gives may be
     acknowledged; one that was acknowledged before is answered with ``already``.
     """
     place = box(party, stage, role, "from")
-    async with here.storage.database.write("acknowledged") as session:
+    async with coordinator.storage.database.write("acknowledged") as session:
         await nonces.spend(session, party.nonce, party.nonce_expires)
         message = await _to_acknowledge(session, place, sequence)
         if message is None:
             return Acknowledged(state="already", sequence=sequence)
         await mailbox.acknowledge(session, place, sequence, now_ms())
     if message.parts is not None:
-        await here.storage.blobs.parts.drop(message.parts)
+        await coordinator.storage.blobs.parts.drop(message.parts)
     return Acknowledged(state="acknowledged", sequence=sequence)
 
 

@@ -6,7 +6,7 @@ from coterie.errors import Conflict
 from coterie.protocol import ids
 from coterie.protocol.device import NONCE_HEADER
 from coterie.protocol.session import PartyJoin, PartyJoined, SessionEnd, SessionView
-from coterie.server.auth.gate import Here, Joining, PartySender, gated_router
+from coterie.server.auth.gate import Joining, OpenCoordinator, PartySender, gated_router
 from coterie.server.clock import now_ms
 from coterie.server.sessions.standing import open_session
 from coterie.server.sessions.view import session_view
@@ -17,9 +17,9 @@ router = gated_router("party")
 
 
 @router.post("/v1/party/join", operation_id="joinSession", status_code=201, summary="Take a role in a session")
-async def join(body: PartyJoin, response: Response, here: Here, joining: Joining) -> PartyJoined:
+async def join(body: PartyJoin, response: Response, coordinator: OpenCoordinator, joining: Joining) -> PartyJoined:
     """Idempotent by public key: the same key gets the same party, and uses the token once."""
-    async with here.storage.database.write("party") as session:
+    async with coordinator.storage.database.write("party") as session:
         place = await sessions.by_token(session, joining.token)
         if place is None:
             raise Conflict("The role of this token no longer exists.", hint="Ask the operator.", code="role_unknown")
@@ -41,24 +41,24 @@ async def join(body: PartyJoin, response: Response, here: Here, joining: Joining
             party = place.party
             response.status_code = 200
         terms, role, name = sessions.terms_of(row), place.role, row.name
-    nonce = here.identity.nonces.issue(party)
+    nonce = coordinator.identity.nonces.issue(party)
     response.headers[NONCE_HEADER] = nonce
     return PartyJoined(party=party, role=role, name=name, terms=terms, nonce=nonce)
 
 
 @router.get("/v1/party/session", operation_id="getOwnSession", summary="The party's session as it stands")
-async def own(here: Here, party: PartySender) -> SessionView:
+async def own(coordinator: OpenCoordinator, party: PartySender) -> SessionView:
     """Also of a session that has ended. What it says of partners' keys is the coordinator's word only."""
-    async with here.storage.database.read() as session:
-        return await session_view(here, session, party.session)
+    async with coordinator.storage.database.read() as session:
+        return await session_view(coordinator, session, party.session)
 
 
 @router.post("/v1/party/end", operation_id="endOwnSession", summary="End the session for all its parties")
-async def end(body: SessionEnd, here: Here, party: PartySender) -> SessionView:
+async def end(body: SessionEnd, coordinator: OpenCoordinator, party: PartySender) -> SessionView:
     """Idempotent. Messages that were not acknowledged are deleted."""
-    async with here.storage.database.write("session") as session:
+    async with coordinator.storage.database.write("session") as session:
         await nonces.spend(session, party.nonce, party.nonce_expires)
         await end_session(session, party.session, by=party.id, reason=party.role, detail=body.detail)
-        view = await session_view(here, session, party.session)
-    await clear(party.session, here.signals.turns, here.storage.blobs.parts)
+        view = await session_view(coordinator, session, party.session)
+    await clear(party.session, coordinator.signals.turns, coordinator.storage.blobs.parts)
     return view

@@ -15,10 +15,10 @@ from coterie.errors import Conflict, InputError, TooLarge, UpdateRefused
 from coterie.protocol.canonical import sha256_hex
 from coterie.protocol.device import DIGEST_HEADER, UPLOAD_LENGTH_HEADER, UPLOAD_OFFSET_HEADER
 from coterie.protocol.session import KEYS_STAGE, SendReceipt
-from coterie.server.auth.gate import Here, PartySender, SignedParty, gated_router
+from coterie.server.auth.gate import OpenCoordinator, PartySender, SignedParty, gated_router
 from coterie.server.clock import now_ms
 from coterie.server.coordinator import Coordinator
-from coterie.server.incoming import UploadPart, kept, part_of, streamed_body
+from coterie.server.incoming import UploadPart, part_of, refuse_when_full, streamed_body
 from coterie.server.sessions.standing import box, open_session
 from coterie.server.store import mailbox, nonces
 from coterie.server.store.mailbox import Box, StoredMessage
@@ -42,15 +42,17 @@ BINARY: Final = {"content": {"application/octet-stream": {"schema": {"type": "st
     operation_id="getMessageOffset",
     summary="How much of a message to a role is here",
 )
-async def offset(stage: Name, role: Name, sequence: SequencePath, here: Here, party: PartySender) -> Response:
+async def offset(
+    stage: Name, role: Name, sequence: SequencePath, coordinator: OpenCoordinator, party: PartySender
+) -> Response:
     """``Upload-Offset`` tells where to continue; ``Upload-Length`` is there when the message was accepted."""
-    async with here.storage.database.read() as session:
+    async with coordinator.storage.database.read() as session:
         await open_session(session, party.session)
         place = box(party, stage, role, "to")
         message = await mailbox.message(session, place, sequence)
     if message is not None and message.is_whole:
         return Response(headers={UPLOAD_OFFSET_HEADER: str(message.size), UPLOAD_LENGTH_HEADER: str(message.size)})
-    received = 0 if message is None else await here.storage.blobs.parts.received_bytes(place.parts_of(sequence))
+    received = 0 if message is None else await coordinator.storage.blobs.parts.received_bytes(place.parts_of(sequence))
     return Response(headers={UPLOAD_OFFSET_HEADER: str(received)})
 
 
@@ -66,7 +68,7 @@ async def send(
     stage: Name,
     role: Name,
     sequence: SequencePath,
-    here: Here,
+    coordinator: OpenCoordinator,
     party: PartySender,
     upload_offset: Annotated[int, Header(ge=0)],
     upload_length: Annotated[int, Header(ge=1)],
@@ -78,18 +80,18 @@ async def send(
     sending = Sending(party, stage, role, sequence, part_of(upload_offset, upload_length, repr_digest))
     part = sending.part
     if part.length <= INLINE:
-        return await _post(here, sending, await _small(request, here, sending))
-    async with here.storage.database.read() as session:
+        return await _post(coordinator, sending, await _small(request, coordinator, sending))
+    async with coordinator.storage.database.read() as session:
         status = await _stand(session, sending)
     if not status.is_accepted and (status.before is None or status.before.size < part.length):
-        await _reserve(here, sending)
+        await _reserve(coordinator, sending)
     name = status.box.parts_of(sequence)
-    body = await here.incoming.receive(request, name, part)
+    body = await coordinator.incoming.receive(request, name, part)
     try:
         party.check_body(body.sha256)
-        here.metrics.received.inc(body.size)
-        async with here.incoming.turn(name):
-            return await _take(here, sending, name, body)
+        coordinator.metrics.received.inc(body.size)
+        async with coordinator.incoming.turn(name):
+            return await _take(coordinator, sending, name, body)
     finally:
         body.path.unlink(missing_ok=True)
 
@@ -172,7 +174,7 @@ async def _stand(session: AsyncSession, sending: Sending) -> MessageStatus:
     return MessageStatus(row, place, before, is_accepted=False)
 
 
-async def _small(request: Request, here: Coordinator, sending: Sending) -> bytes:
+async def _small(request: Request, coordinator: Coordinator, sending: Sending) -> bytes:
     """The body of a message that is sent in one part."""
     part = sending.part
     body = bytearray()
@@ -182,7 +184,7 @@ async def _small(request: Request, here: Coordinator, sending: Sending) -> bytes
             break
     digest = sha256_hex(body)
     sending.party.check_body(digest)
-    here.metrics.received.inc(len(body))
+    coordinator.metrics.received.inc(len(body))
     if part.offset or len(body) != part.length:
         raise InputError(
             f"A message of {part.length} bytes is sent in one part, and this one has {len(body)} from byte "
@@ -195,9 +197,9 @@ async def _small(request: Request, here: Coordinator, sending: Sending) -> bytes
     return bytes(body)
 
 
-async def _take(here: Coordinator, sending: Sending, name: str, body: Received) -> Response:
-    parts, part = here.storage.blobs.parts, sending.part
-    async with here.storage.database.read() as session:
+async def _take(coordinator: Coordinator, sending: Sending, name: str, body: Received) -> Response:
+    parts, part = coordinator.storage.blobs.parts, sending.part
+    async with coordinator.storage.database.read() as session:
         if (await _stand(session, sending)).is_accepted:
             return _receipt("already", sending)
     received = await parts.received_bytes(name) if part.offset else 0
@@ -209,19 +211,19 @@ async def _take(here: Coordinator, sending: Sending, name: str, body: Received) 
             headers={UPLOAD_OFFSET_HEADER: str(received)},
         )
     if body.size:
-        await kept(parts.add(name, part.offset, body))
+        await refuse_when_full(parts.add(name, part.offset, body))
     if part.offset + body.size < part.length:
         return Response(status_code=204, headers={UPLOAD_OFFSET_HEADER: str(part.offset + body.size)})
     if (body.sha256 if part.offset == 0 else await parts.digest(name, part.length)) != part.sha256:
         await parts.drop(name)
         raise _other_digest(part)
-    await here.storage.blobs.keep_parts(name, point="posted")
-    return await _post(here, sending, None)
+    await coordinator.storage.blobs.keep_parts(name, point="posted")
+    return await _post(coordinator, sending, None)
 
 
-async def _reserve(here: Coordinator, sending: Sending) -> None:
+async def _reserve(coordinator: Coordinator, sending: Sending) -> None:
     """Keep room for a message before its first byte is kept, so that unfinished ones count too."""
-    async with here.storage.database.write("reserved") as session:
+    async with coordinator.storage.database.write("reserved") as session:
         found = await _stand(session, sending)
         if not found.is_accepted:
             expires_at = _expires_at(found.session, found.box)
@@ -229,8 +231,8 @@ async def _reserve(here: Coordinator, sending: Sending) -> None:
             await mailbox.reserve(session, found.box, sending.sequence, found.before, size=size, expires_at=expires_at)
 
 
-async def _post(here: Coordinator, sending: Sending, body: bytes | None) -> Response:
-    async with here.storage.database.write("posted") as session:
+async def _post(coordinator: Coordinator, sending: Sending, body: bytes | None) -> Response:
+    async with coordinator.storage.database.write("posted") as session:
         await nonces.spend(session, sending.party.nonce, sending.party.nonce_expires)
         # Nobody ends the session, and nobody else numbers a message, between this look and this message.
         found = await _stand(session, sending)
@@ -246,7 +248,7 @@ async def _post(here: Coordinator, sending: Sending, body: bytes | None) -> Resp
             sha256=sending.part.sha256,
             expires_at=_expires_at(found.session, found.box),
         )
-    here.signals.turns.turned(found.box.turn)
+    coordinator.signals.turns.turned(found.box.turn)
     return _receipt("accepted", sending)
 
 

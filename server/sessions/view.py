@@ -11,7 +11,7 @@ from coterie.server.store import mailbox, sessions
 from coterie.server.store.mailbox import Load
 
 
-async def session_view(here: Coordinator, session: AsyncSession, identifier: str) -> SessionView:
+async def session_view(coordinator: Coordinator, session: AsyncSession, identifier: str) -> SessionView:
     """A session as it stands. Raises NotFound ``session_unknown``."""
     row = await sessions.find(session, identifier)
     if row is None:
@@ -31,7 +31,7 @@ async def session_view(here: Coordinator, session: AsyncSession, identifier: str
             public_key=places[role.name].public,
             joined_at=maybe_instant(places[role.name].joined_at),
             last_seen_at=maybe_instant(
-                here.presence.guests.last(places[role.name].party or "") or places[role.name].seen_at
+                coordinator.presence.guests.last(places[role.name].party or "") or places[role.name].seen_at
             ),
             held_bytes=loads.get(role.name, Load(0, 0)).size,
         )

@@ -90,10 +90,10 @@ class Ledger:
         end, _ = await self.read(session, population)
         if self.checkpoints is None or end.sequence == 0:
             return
-        known = await asyncio.to_thread(self.checkpoints.newest, population)
-        if known is not None and known.sequence == end.sequence:
+        cached = await asyncio.to_thread(self.checkpoints.newest, population)
+        if cached is not None and cached.sequence == end.sequence:
             return
-        if known is None:
+        if cached is None:
             log.warning(
                 "no checkpoint of this privacy ledger",
                 population=population,
@@ -109,16 +109,16 @@ class Ledger:
         """Hold a chain that this process has not seen yet to its checkpoint."""
         if self.checkpoints is None:
             return
-        known = await asyncio.to_thread(self.checkpoints.newest, end.population)
-        if known is None:
+        cached = await asyncio.to_thread(self.checkpoints.newest, end.population)
+        if cached is None:
             return
         query = select(LedgerRow.digest).where(
-            LedgerRow.population == end.population, LedgerRow.sequence == known.sequence
+            LedgerRow.population == end.population, LedgerRow.sequence == cached.sequence
         )
-        if (await session.execute(query)).scalar_one_or_none() == known.digest:
+        if (await session.execute(query)).scalar_one_or_none() == cached.digest:
             return
         raise StorageError(
-            f"The privacy ledger of {end.population!r} ends at entry {end.sequence} and lacks entry {known.sequence},"
+            f"The privacy ledger of {end.population!r} ends at entry {end.sequence} and lacks entry {cached.sequence},"
             f" which {self.checkpoints.path(end.population)} has: its end was cut off, or the database is an old"
             " backup.",
             hint="Restore the newest backup. If none has the entry, budget that was spent since is forgotten: lower the"
@@ -306,14 +306,14 @@ async def _head(session: AsyncSession, population: str) -> Head:
     return Head(population=population, sequence=end.sequence, digest=end.digest)
 
 
-async def _holds(session: AsyncSession, known: Head, end: Head) -> bool:
+async def _holds(session: AsyncSession, cached: Head, end: Head) -> bool:
     """Whether what this process knows of a chain is the beginning of the chain in the rows."""
-    if known.sequence == end.sequence or known.sequence == 0:
-        return known.sequence == 0 or known.digest == end.digest
+    if cached.sequence == end.sequence or cached.sequence == 0:
+        return cached.sequence == 0 or cached.digest == end.digest
     query = select(LedgerRow.digest).where(
-        LedgerRow.population == known.population, LedgerRow.sequence == known.sequence
+        LedgerRow.population == cached.population, LedgerRow.sequence == cached.sequence
     )
-    return (await session.execute(query)).scalar_one_or_none() == known.digest
+    return (await session.execute(query)).scalar_one_or_none() == cached.digest
 
 
 async def _seed(session: AsyncSession, charge: Charge) -> bytes:

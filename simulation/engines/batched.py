@@ -107,7 +107,7 @@ class Batched:
         for lane, seat in enumerate(seats):
             own = {name: stacked[lane] for name, stacked in ended.items()}
             result = self._trainer.finish(seat.begun, own, seat.steps)
-            yield self._workplace.sent(seat.client.number, result, seat.client.state, assignment)
+            yield self._workplace.outgoing(seat.client.number, result, seat.client.state, assignment)
 
     def _seat(self, client: Client, weights: FloatArrays, assignment: Assignment) -> "_Seat":
         work = self._workplace.training(client.number, client.shard().train, client.state, weights, assignment)

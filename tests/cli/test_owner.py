@@ -64,7 +64,7 @@ def test_an_owner_sees_what_the_client_was_asked_and_what_it_sent_while_it_goes_
         plan = next_event(one, "plan")
         assert (plan["name"], plan["asks"], plan["signer"]) == ("machines", "", signer)
         assert asked("watch")[-1]["reason"] == "completed"
-        query = ("query", "histogram", "state", "--population", "machines", "--asked", "2", "--min-updates", "2")
+        query = ("query", "histogram", "state", "--population", "machines", "--devices", "2", "--min-updates", "2")
         answers = asked(*query, "--plain-aggregation")
         assert answers[-1]["event"] == "answer"
         while not (plan := next_event(one, "plan"))["asks"]:

@@ -43,9 +43,9 @@ def test_what_is_no_survey_is_named(
     for words, said in (
         (["prepare", "none.py"], "`survey` is a int, not a Survey or a Draft"),
         (["prepare", "few.py"], "`clients` is empty, not a sequence"),
-        (["prepare", "shops.py", "--asked", "3"], "--asked chooses devices of a coordinator"),
+        (["prepare", "shops.py", "--devices", "3"], "--devices chooses devices of a coordinator"),
         (["prepare", "shops.py", "--population", "shops"], "Add --url URL, or leave --population out"),
-        (["prepare", "shops.py", "--url", "http://127.0.0.1:1"], "Add --asked N"),
+        (["prepare", "shops.py", "--url", "http://127.0.0.1:1"], "Add --devices N"),
         (["simulate", "shops.py"], "`coterie prepare` writes it"),
     ):
         assert run(words) == BAD_INPUT

@@ -210,18 +210,18 @@ WRONG = {
     "mean pulse --levels 0.5": (USAGE, "usage", "It takes --low --high"),
     "quantiles pulse --levels half": (USAGE, "usage", "--levels must be numbers from 0 to 1 separated by commas"),
     "median pulse": (USAGE, "usage", "count"),
-    "count pulse --asked 0": (USAGE, "usage", "--asked"),
+    "count pulse --devices 0": (USAGE, "usage", "--devices"),
 }
 ASKED_WRONG = {
-    "count nothing --asked 3": (BAD_INPUT, "query_invalid", "the schema has pulse, word, ill"),
-    "histogram word --asked 3": (USAGE, "usage", "needs --low and --high"),
-    "heavy-hitters word --asked 3": (USAGE, "usage", "--bits 10 --fraction 0.05"),
-    "histogram pulse --asked 3 --low 5 --high 1": (BAD_INPUT, "query_invalid", "high"),
-    "quantiles pulse --asked 3 --levels 1.5": (BAD_INPUT, "query_invalid", "level"),
-    "count pulse --asked 3 --min-updates 4": (BAD_INPUT, "message_invalid", "lower min_updates or raise cohort"),
-    "count pulse --asked 3 --epsilon 1 --mechanism skellam": (BAD_INPUT, "experiment_combination", "secure"),
-    "count pulse --asked 3 --epsilon 0": (BAD_INPUT, "message_invalid", "/epsilon: Input should be greater than 0"),
-    "count pulse": (BAD_INPUT, "asked_missing", "--asked N"),
+    "count nothing --devices 3": (BAD_INPUT, "query_invalid", "the schema has pulse, word, ill"),
+    "histogram word --devices 3": (USAGE, "usage", "needs --low and --high"),
+    "heavy-hitters word --devices 3": (USAGE, "usage", "--bits 10 --fraction 0.05"),
+    "histogram pulse --devices 3 --low 5 --high 1": (BAD_INPUT, "query_invalid", "high"),
+    "quantiles pulse --devices 3 --levels 1.5": (BAD_INPUT, "query_invalid", "level"),
+    "count pulse --devices 3 --min-updates 4": (BAD_INPUT, "message_invalid", "lower min_updates or raise cohort"),
+    "count pulse --devices 3 --epsilon 1 --mechanism skellam": (BAD_INPUT, "experiment_combination", "secure"),
+    "count pulse --devices 3 --epsilon 0": (BAD_INPUT, "message_invalid", "/epsilon: Input should be greater than 0"),
+    "count pulse": (BAD_INPUT, "asked_missing", "--devices N"),
     "count pulse --population others": (REMOTE, "population_unknown", "this coordinator has people"),
 }
 
@@ -241,7 +241,7 @@ def test_what_does_not_fit_the_population_is_refused(coordinator: Asking) -> Non
 
 def test_a_question_that_nobody_answers_says_so(coordinator: Asking) -> None:
     coordinator.control.ensure_population("people", SCHEMA)
-    words = "count pulse --asked 1 --deadline 0.2"
+    words = "count pulse --devices 1 --deadline 0.2"
     told = _assert_refused(coordinator.run, words, BAD_INPUT, "query_unanswered", "Only 0 of the 1 rounds")
     assert "--deadline" in told["hint"] and "--min-updates" in told["hint"]
 
@@ -278,7 +278,7 @@ def test_why_devices_give_tasks_back_is_said_before_the_deadline(
 
     token = coordinator.control.enrolment_token("people").token
     policy = DevicePolicy(require_secure_aggregation=True)
-    words = ("query", "count", "pulse", "--asked", "1", "--deadline", "3600", "--url", coordinator.url)
+    words = ("query", "count", "pulse", "--devices", "1", "--deadline", "3600", "--url", coordinator.url)
     with joined(coordinator.url, token, tmp_path, PARTS[:1], policy=policy, on_event=hear):
         asking = start(words, cwd=tmp_path, env=environment)
         said = ""
@@ -301,7 +301,7 @@ def test_after_ctrl_c_a_question_goes_on_and_the_printed_line_reads_its_answer(
     coordinator: Asking, tmp_path: Path, environment: dict[str, str]
 ) -> None:
     coordinator.control.ensure_population("people", SCHEMA, signers=[signing_key(RESEARCHER_KEY).public])
-    words = ("query", "mean", "pulse", "--asked", str(DEVICES), "--url", coordinator.url, "--json")
+    words = ("query", "mean", "pulse", "--devices", str(DEVICES), "--url", coordinator.url, "--json")
     asking = start(words, cwd=tmp_path, env=environment)
     try:
         submitted = next_event(asking, "submitted")

@@ -11,7 +11,7 @@ from coterie.simulation.work import Trained
 
 
 @dataclass
-class OpenRound:
+class CollectedRound:
     """What clients brought back, and what it cost.
 
     named: whether a record may name the clients whose updates count.
