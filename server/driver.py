@@ -29,6 +29,7 @@ from coterie.server.store import attempts, events, experiments, jobs, tasks
 from coterie.server.store.attempts import AttemptStatus
 from coterie.server.store.experiments import Locked, OpenRound
 from coterie.server.store.jobs import JobKey
+from coterie.server.store.parts_in_use import parts_in_use
 from coterie.server.store.tables import JobRow, RoundRow, TaskRow
 
 LONGEST_SLEEP_S = 60.0
@@ -191,22 +192,21 @@ class Driver:
                 await self.context.rounds.apply(session, locked.experiment, opened, Committed())
 
     async def _clean(self, row: RoundRow) -> None:
-        """Delete the update blobs of a round that has ended, and what was begun of uploads whose tasks are not out any
-        more, whatever round handed them out; a crash in between only means doing it again.
+        """Delete the update blobs of a round that has ended, and the parts of uploads that will not go on, of whatever
+        round; a crash in between only means doing it again.
         """
         experiment, number = row.experiment, row.number
-        # Before the rows: an upload whose task is not out then will never go on.
+        # Before the rows: an upload that is not in use then will never go on.
         begun = await self.context.storage.blobs.parts.tasks()
         async with self.context.storage.database.read() as session:
             digests = {
                 *await tasks.uploads(session, experiment, number),
                 *await attempts.masked_uploads(session, experiment, number),
             }
-            out = await tasks.leased(session) | await attempts.uploading(session) if begun else frozenset[str]()
+            in_use = await parts_in_use(session) if begun else frozenset[str]()
             sums = [attempt.id for attempt in await attempts.of_round(session, experiment, number)]
-        for task in begun:
-            if task not in out:
-                await self.context.storage.blobs.parts.drop(task)
+        for name in begun - in_use:
+            await self.context.storage.blobs.parts.drop(name)
         for attempt in sums:
             opening.forget(self.context.storage.blobs, attempt)
         await self.context.storage.blobs.delete("updates", sorted(digests))

@@ -1,4 +1,4 @@
-"""First start, and tidying up: at start, and now and then."""
+"""First start, and tidying up now and then."""
 
 import os
 from collections.abc import Mapping
@@ -28,6 +28,7 @@ from coterie.server.store import (
 from coterie.server.store.blobs import BlobStore
 from coterie.server.store.engine import Database
 from coterie.server.store.objects import Shelf
+from coterie.server.store.parts_in_use import parts_in_use
 from coterie.server.store.tables import IdempotencyRow, SecretRow, TokenRow
 
 ADMIN_TOKEN_FILE = "admin.token"
@@ -98,8 +99,7 @@ async def tidy(database: Database, devices_seen: Mapping[str, int], parties_seen
 
 
 async def sweep_orphans(database: Database, blobs: BlobStore, age_s: float = ORPHAN_AGE_S) -> int:
-    """Delete blobs that no row mentions, and parts of uploads whose tasks are not out, and of messages
-    that nobody waits for: what crashes have left.
+    """Delete blobs that no row mentions, and parts of uploads that will not go on: what crashes have left.
 
     age_s: how old an orphan must be, in seconds; a younger one may be a blob whose row another process is about to
     write. Returns how many there were.
@@ -110,8 +110,7 @@ async def sweep_orphans(database: Database, blobs: BlobStore, age_s: float = ORP
     }
     begun = await blobs.parts.tasks()
     async with database.read() as session:
-        out = await tasks.leased(session) | await attempts.uploading(session)
-        out |= await mailbox.live_parts(session, now_ms())
+        in_use = await parts_in_use(session)
         live = await tasks.live_uploads(session) | await upstream.live_accumulators(session)
         mentioned = {
             "blobs": await blob_rows.all_digests(session),
@@ -122,7 +121,7 @@ async def sweep_orphans(database: Database, blobs: BlobStore, age_s: float = ORP
         for digest in digests:
             if digest not in mentioned[shelf]:
                 removed += await blobs.delete_older(shelf, digest, age_s)
-    for task in begun - out:
+    for task in begun - in_use:
         await blobs.parts.drop(task)
     await blobs.drop_unfinished(age_s)
     blobs.forget_written(age_s)

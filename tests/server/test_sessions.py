@@ -1,11 +1,12 @@
 """Sessions over a real coordinator: two parties send, receive and acknowledge; every refusal has its code."""
 
 import asyncio
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from server_kit import Opener
+from server_kit import Device, Opener, Operator, fleet, update
 from sessions_kit import two
 
 from coterie.client_sdk.party.pins import refuse
@@ -14,6 +15,7 @@ from coterie.protocol.canonical import sha256_hex
 from coterie.protocol.http_signatures import content_digest
 from coterie.protocol.session import fingerprint
 from tests.held_clock import held
+from tests.patience import patience
 
 
 def test_messages_come_in_order_and_are_acknowledged_once(coordinator: Opener, tmp_path: Path) -> None:
@@ -34,6 +36,35 @@ def test_messages_come_in_order_and_are_acknowledged_once(coordinator: Opener, t
             assert silent.value.reason == "partner_silent" and "Clinic" in silent.value.message
 
     asyncio.run(work())
+
+
+def test_a_large_message_outlives_the_rounds_that_end_while_it_waits(coordinator: Opener, tmp_path: Path) -> None:
+    async def work() -> None:
+        async with coordinator() as operator, two(operator, tmp_path) as (_, one, other):
+            large = bytes(range(256)) * 2_000
+            await one.send("rows", "feature", large)
+            blobs = operator.app.state.coordinator.storage.blobs
+            await blobs.parts.add("nobody", 0, await blobs.receive(pieces(large), limit=len(large)))
+            (device,) = await fleet(operator, await operator.population(), 1)
+            await operator.finished(await one_round(operator, device))
+            async with asyncio.timeout(patience(20)):
+                while "nobody" in await blobs.parts.tasks():
+                    await asyncio.sleep(0.02)
+            message = await other.receive("rows", "owner", patience_s=patience(20))
+            assert await message.read() == large
+
+    asyncio.run(work())
+
+
+async def pieces(body: bytes) -> AsyncIterator[bytes]:
+    yield body
+
+
+async def one_round(operator: Operator, device: Device) -> str:
+    experiment = await operator.experiment(rounds=1, cohort=1)
+    task = await device.task()
+    await device.upload(task, update(task))
+    return experiment
 
 
 def test_a_counted_message_is_sent_once_and_with_one_body(coordinator: Opener, tmp_path: Path) -> None:
