@@ -22,6 +22,7 @@ from coterie.aggregation.plan.manifest import (
     MOST_STEPS,
     SAMPLE_WEIGHT,
     Broadcast,
+    NamedRule,
     Training,
 )
 from coterie.aggregation.private.secure_aggregation import FROM_COHORT, settled, with_room
@@ -181,14 +182,14 @@ class Experiment:
     @property
     def terms(self) -> Terms:
         """What is asked for, as the rules read it; what only the compiled model says is not in it."""
-        external = isinstance(self.model, ExternalModel)
+        external, rule = isinstance(self.model, ExternalModel), self.optimizer
         return Terms(
             name=self.name,
             algorithm=self.algorithm,
             trainer="external" if external else "plan",
-            optimizer=self.optimizer,
+            optimizer=None if rule is None else NamedRule(rule.name, dict(rule.hyper)),
             server_optimizer=self.server_optimizer,
-            hyper={**(self.optimizer.hyper if self.optimizer else {}), **self.algorithm.client.hyper},
+            hyper={**(rule.hyper if rule else {}), **self.algorithm.client.hyper},
             reducer=self.reducer,
             rounds=self.rounds,
             training=Training(

@@ -33,7 +33,7 @@ def terms_of(request: ExperimentCreate, manifest: Manifest) -> Terms:
         name=request.name,
         algorithm=algorithm(named.name, named.parameters),
         trainer=manifest.trainer,
-        optimizer=None,
+        optimizer=None if manifest.trainer == "external" else manifest.optimizer,
         server_optimizer=server_optimizer(request.server.name, request.server.parameters),
         hyper=manifest.hyper,
         overrides=request.hyper,

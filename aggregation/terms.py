@@ -8,9 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from coterie.aggregation.horizontal.algorithm import Algorithm
-from coterie.aggregation.plan.manifest import Broadcast, TrainerKind, Training
+from coterie.aggregation.plan.manifest import Broadcast, NamedRule, TrainerKind, Training
 from coterie.aggregation.server_optimizers import ServerOptimizer
-from coterie.compute.optim.optimizer import Optimizer
 from coterie.protocol.privacy import Privacy
 from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.schema import DataSchema
@@ -22,7 +21,7 @@ class Terms:
     """An experiment, less what only its graphs say.
 
     trainer: who makes the steps: the plan's graphs, or a trainer of the clients' own.
-    optimizer: the clients'; None for a trainer of their own, and in a request, whose plan holds it in graphs.
+    optimizer: the clients', by its name and numbers; None for a trainer of their own.
     hyper: the hyper-parameters of a step and their defaults.
     overrides: those that the experiment sets for all rounds.
     training: how a device goes through its rows.
@@ -40,7 +39,7 @@ class Terms:
     name: str
     algorithm: Algorithm
     trainer: TrainerKind
-    optimizer: Optimizer | None
+    optimizer: NamedRule | None
     server_optimizer: ServerOptimizer
     hyper: Mapping[str, float]
     overrides: Mapping[str, float] = field(default_factory=dict[str, float])

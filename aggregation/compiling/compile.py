@@ -111,7 +111,6 @@ def _compiled(experiment: Experiment) -> CompiledPlan:
         frozen=_frozen(frozen),
         client_state=_tensors(client.client_state(builder.shapes)),
         hyper=builder.hyper,
-        optimizer=NamedRule(builder.optimizer.name, _floats(builder.optimizer.hyper)),
         stages=tuple(
             described(rule, graphs[rule.name], files[rule.name], zeroed=builder.zeroed)
             for rule in SHAPES["horizontal"]
@@ -185,7 +184,7 @@ def _manifest(experiment: Experiment, layout: Layout, *, sections: tuple[Section
         hyper={},
         training=training_of(experiment),
         algorithm=NamedRule(experiment.algorithm.name, _floats(experiment.algorithm.parameters)),
-        optimizer=NamedRule("external", {}),
+        optimizer=experiment.terms.optimizer or NamedRule("external", {}),
         stages=(),
     )
 

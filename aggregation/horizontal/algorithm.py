@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.aggregation.horizontal.server_part import ServerPart
-from coterie.aggregation.plan.manifest import DELTA, Training
+from coterie.aggregation.plan.manifest import DELTA, NamedRule, Training
 from coterie.aggregation.server_optimizers import ServerOptimizer
 from coterie.protocol.arrays import ArraysByName
 from coterie.protocol.layout import Layout
@@ -292,9 +292,13 @@ class MethodTerms(Protocol):
     @property
     def algorithm(self) -> Algorithm: ...
     @property
-    def optimizer(self) -> Optimizer | None: ...
+    def optimizer(self) -> NamedRule | None: ...
     @property
     def server_optimizer(self) -> ServerOptimizer: ...
+    @property
+    def hyper(self) -> Mapping[str, float]: ...
+    @property
+    def overrides(self) -> Mapping[str, float]: ...
     @property
     def rounds(self) -> RoundPolicy: ...
     @property

@@ -33,7 +33,6 @@ from coterie.protocol.sections import SectionSpec
 
 if TYPE_CHECKING:
     from coterie.compute.array import Array
-    from coterie.compute.optim.optimizer import Optimizer
 
 LENGTH = "length"
 """The section that holds ‖a‖₁."""
@@ -64,22 +63,9 @@ def _apply(aggregates: Aggregates, state: OptimizerState, optimize: Optimize) ->
     return optimize(aggregates.sections[LENGTH] * aggregates.sections[DELTA]), state
 
 
-def _accumulates(optimizer: Optimizer) -> bool:
-    """Whether two steps along a gradient of 1 go as far as the formula of ‖a‖₁ says: Nesterov's go further."""
-    from coterie.compute import numpy as xp
-
-    hyper = {name: xp.asarray([value], dtype="float32") for name, value in optimizer.hyper.items()}
-    hyper |= {"lr": xp.ones((1,))} | ({"weight_decay": xp.zeros((1,))} if "weight_decay" in hyper else {})
-    params, one = {"x": xp.zeros((1,))}, xp.ones((1,))
-    state = optimizer.init(params)
-    for _ in range(2):
-        params, state = optimizer.update({"x": one}, state, params, hyper, one)
-    return abs(float(params["x"][0]) + 2 + optimizer.hyper.get("momentum", 0.0)) < 1e-5
-
-
 def _needs(terms: MethodTerms) -> Rules:
     rule = terms.optimizer
-    holds = rule is None or (rule.name == "sgd" and _accumulates(rule))
+    holds = rule is None or rule.name == "sgd"
     return ((holds, "FedNova needs optim.sgd on the clients, with or without momentum but not Nesterov's"),)
 
 

@@ -53,7 +53,7 @@ def _finish(context: Finish) -> Finished:
 
 def _needs(terms: MethodTerms) -> Rules:
     rule = terms.optimizer
-    decays = rule is not None and "weight_decay" in rule.hyper
+    decays = rule is not None and "weight_decay" in rule.parameters
     return (
         *plain_descent(terms, "FedSGD", "the server takes the step"),
         (not decays, "FedSGD has no weight decay; add it to the loss"),

@@ -14,7 +14,7 @@ BUFFERED = "buffered"
 def plain_descent(terms: MethodTerms, method: str, why: str) -> Rules:
     """The clients' optimizer is gradient descent without momentum."""
     rule = terms.optimizer
-    holds = rule is None or (rule.name == "sgd" and "momentum" not in rule.hyper)
+    holds = rule is None or (rule.name == "sgd" and "momentum" not in rule.parameters)
     return ((holds, f"{method} needs optim.sgd(lr) without momentum on the clients: {why}"),)
 
 
@@ -27,8 +27,8 @@ def plain_server(terms: MethodTerms, method: str, why: str) -> Rules:
 
 def moving(terms: MethodTerms, method: str, why: str) -> Rules:
     """The clients' learning rate is positive in every round."""
-    rule, schedule = terms.optimizer, terms.rounds.hyper_schedule or {}
-    rates = (*schedule.get("lr", ()), *(() if rule is None else (rule.hyper.get("lr", 1.0),)))
+    schedule = terms.rounds.hyper_schedule or {}
+    rates = (*schedule.get("lr", ()), {"lr": 1.0, **terms.hyper, **terms.overrides}["lr"])
     return ((all(rate > 0 for rate in rates), f"{method} needs a learning rate above 0 in every round: {why}"),)
 
 

@@ -78,7 +78,7 @@ def _apply(aggregates: Aggregates, state: OptimizerState, optimize: Optimize) ->
 def _needs(terms: MethodTerms) -> Rules:
     rule = terms.optimizer
     return (
-        (rule is None or "lr" in rule.hyper, "q-FedAvg needs a clients' optimizer with a learning rate `lr`"),
+        (rule is None or "lr" in rule.parameters, "q-FedAvg needs a clients' optimizer with a learning rate `lr`"),
         *moving(terms, "q-FedAvg", "its step is measured in units of it"),
         *plain_server(terms, "q-FedAvg", "the method sets the length of the step itself"),
         *one_version(terms, "q-FedAvg"),

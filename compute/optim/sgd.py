@@ -51,4 +51,4 @@ def sgd(lr: float, *, momentum: float = 0.0, nesterov: bool = False, weight_deca
                 moved[name] = param + scaled(step, velocity)
         return moved, velocities
 
-    return Optimizer(name="sgd", hyper=hyper, init=init, update=update, elementwise=True)
+    return Optimizer(name="nesterov" if nesterov else "sgd", hyper=hyper, init=init, update=update, elementwise=True)

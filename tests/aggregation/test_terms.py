@@ -10,16 +10,17 @@ from hypothesis import strategies as st
 from coterie.aggregation.compiling.compile import CompiledPlan, compile_plan
 from coterie.aggregation.experiment import Experiment
 from coterie.aggregation.fitting import RULES
-from coterie.aggregation.horizontal import FedAvg, FedBuff, Scaffold
+from coterie.aggregation.horizontal import FedAvg, FedBuff, FedNova, FedSGD, QFedAvg, Scaffold
+from coterie.aggregation.plan.manifest import NamedRule
 from coterie.aggregation.requested import check_requested, settled_request
 from coterie.aggregation.server_optimizers import ServerOptimizer, server_adam, server_sgd
-from coterie.compute import nn
+from coterie.compute import nn, optim
 from coterie.compute.nn.losses import softmax_cross_entropy
 from coterie.compute.optim import sgd
 from coterie.errors import CoterieError, ExperimentError
 from coterie.protocol.control import ExperimentCreate, ServerRule
 from coterie.protocol.device import PlanRef
-from coterie.protocol.privacy import LocalLevel, UserLevel
+from coterie.protocol.privacy import ExampleLevel, LocalLevel, UserLevel
 from coterie.protocol.rounds import Best, RoundPolicy, Target
 from coterie.protocol.schema import DataSchema, Feature, Label
 from coterie.protocol.secure_aggregation import SecureAggregation
@@ -45,11 +46,18 @@ def experiment(**changes: Any) -> Experiment:
     return Experiment(**{**base, **changes})
 
 
+ALIKE = RoundPolicy(rounds=2, cohort=2, weight_cap=1, evaluate_every=0)
+PRIVATE_STEPS = ExampleLevel(clip=1.0, delta=1e-5, noise_multiplier=1.0, rows=100)
+
 BASES: dict[str, Experiment] = {
     "fedavg": experiment(),
     "normalised": experiment(model=nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Linear(6, 3))),
     "in levels": experiment(broadcast="int8"),
     "scaffold": experiment(algorithm=Scaffold(clients=8)),
+    "fednova": experiment(algorithm=FedNova(), optimizer=sgd(0.1, momentum=0.5)),
+    "q-fedavg": experiment(algorithm=QFedAvg(1.0)),
+    "fedsgd": experiment(algorithm=FedSGD(), epochs=1),
+    "private steps": experiment(privacy=PRIVATE_STEPS, max_steps=4, rounds=ALIKE),
     "buffered": experiment(algorithm=FedBuff(), rounds=RoundPolicy(rounds=2, cohort=2, mode="buffered")),
     "without held-out rows": experiment(holdout=0.0, rounds=RoundPolicy(rounds=2, cohort=2, evaluate_every=0)),
 }
@@ -73,6 +81,7 @@ def request(base: str, asked: dict[str, Any]) -> ExperimentCreate:
         "evaluation_metrics": asked.get("evaluation_metrics", ()),
         "secure": asked.get("secure_aggregation") or None,
         "privacy": asked.get("privacy"),
+        "hyper": {"lr": asked["optimizer"].hyper["lr"]} if "optimizer" in asked else None,
     }
     return ExperimentCreate.model_validate({name: value for name, value in said.items() if value is not None})
 
@@ -97,7 +106,6 @@ def of_a_request(base: str, asked: dict[str, Any]) -> str:
 
 
 NOISE = UserLevel(clip=1.0, delta=1e-5, noise_multiplier=1.0)
-ALIKE = RoundPolicy(rounds=2, cohort=2, weight_cap=1, evaluate_every=0)
 
 
 def mostly(usual: Any, *others: Any) -> st.SearchStrategy[Any]:
@@ -139,6 +147,7 @@ def wishes(draw: st.DrawFn) -> dict[str, Any]:
                 ]
             )
         ),
+        "optimizer": draw(mostly(sgd(0.1), sgd(0.0))),
         "evaluation": draw(st.sampled_from([None, ROWS])),
         "evaluation_metrics": draw(mostly((), ("auc",), ("best",))),
     }
@@ -152,8 +161,13 @@ def wishes(draw: st.DrawFn) -> dict[str, Any]:
 @settings(max_examples=150, deadline=None)
 @given(base=st.sampled_from(sorted(BASES)), asked=wishes())
 def test_python_and_rest_give_one_verdict_by_one_code(base: str, asked: dict[str, Any]) -> None:
-    python, rest = of_python(base, asked), of_a_request(base, asked)
-    assert python == rest
+    usual = BASES[base]
+    # A request changes the numbers of its plan's optimizer, but neither the rule nor how its steps are noised.
+    if usual.optimizer is not None and "momentum" in usual.optimizer.hyper:
+        asked["optimizer"] = sgd(asked["optimizer"].hyper["lr"], momentum=usual.optimizer.hyper["momentum"])
+    if isinstance(usual.privacy, ExampleLevel):
+        asked["privacy"] = usual.privacy
+    assert of_python(base, asked) == of_a_request(base, asked)
 
 
 BROKEN: dict[str, tuple[str, dict[str, Any], str]] = {
@@ -198,6 +212,22 @@ def test_a_request_brings_in_no_step_size_that_an_optimizer_refuses(value: float
     with pytest.raises(ExperimentError, match=words) as refused:
         check_requested(settled_request(asked), PLANS["fedavg"].plan.manifest)
     assert refused.value.reason == "hyper_invalid"
+
+
+@pytest.mark.parametrize(
+    ("base", "rule"),
+    [
+        ("fednova", optim.adam(0.1)),
+        ("fednova", sgd(0.1, momentum=0.9, nesterov=True)),
+        ("fedsgd", optim.adam(0.1)),
+        ("scaffold", sgd(0.1, momentum=0.9)),
+    ],
+)
+def test_a_plan_whose_optimizer_its_method_cannot_use_is_refused(base: str, rule: optim.Optimizer) -> None:
+    python, honest = of_python(base, {"optimizer": rule}), PLANS[base].plan.manifest
+    crafted = replace(honest, optimizer=NamedRule(rule.name, dict(rule.hyper)), hyper=dict(rule.hyper))
+    assert python.startswith("experiment_combination: ")
+    assert verdict(lambda: check_requested(settled_request(request(base, {})), crafted)) == python
 
 
 def test_statistics_are_not_broadcast_in_levels_whoever_asks() -> None:
