@@ -6,8 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from tests.patience import patience
+
+# On a busy machine a slow example is no failure.
+settings.register_profile("coterie", deadline=None)
+settings.load_profile("coterie")
 
 _REASON = "COTERIE_DATA is not set"
 

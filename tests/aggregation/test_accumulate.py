@@ -114,7 +114,7 @@ def leaves(tree: Tree) -> list[tuple[int, int]]:
 
 
 @pytest.mark.parametrize("rule", ["mean", "norm_bound(5)"])
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.lists(trees, min_size=1, max_size=5))
 def test_any_tree_makes_the_version_of_the_flat_round(rule: str, forest: list[Tree]) -> None:
     with TemporaryDirectory() as folder:

@@ -21,7 +21,7 @@ def version(seed: int) -> dict[str, npt.NDArray[np.float32]]:
     return {"a": random.normal(size=(2, 3)).astype(np.float32), "b": random.normal(size=4).astype(np.float32)}
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(weights=st.lists(st.floats(0, 100), min_size=1, max_size=5).filter(lambda values: sum(values) > 1e-3))
 def test_it_is_the_weighted_mean_of_every_tensor(weights: list[float]) -> None:
     versions = [version(seed) for seed in range(len(weights))]

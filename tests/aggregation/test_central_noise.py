@@ -63,7 +63,7 @@ def test_one_vector_moves_the_sum_by_no_more_than_is_accounted_for() -> None:
         max_size=4,
     )
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_whatever_is_sent_the_release_is_finite_and_bounded(rows: list[list[float]]) -> None:
     asked = terms(level(noise=0.01, clip=1.0))
     mean = release([np.array(row) for row in rows], asked).mean

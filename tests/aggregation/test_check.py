@@ -321,7 +321,7 @@ JUNK: list[Any] = [
 ]  # fmt: skip
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(data=st.data())
 def test_whatever_a_manifest_says_the_answer_is_a_plan_or_a_refusal(plan: Plan, data: st.DataObject) -> None:
     manifest = json.loads(plan.manifest.data)

@@ -323,7 +323,7 @@ class Life(RuleBasedStateMachine):
 
 
 TestLife = Life.TestCase
-TestLife.settings = settings(max_examples=150, stateful_step_count=25, deadline=None)
+TestLife.settings = settings(max_examples=150, stateful_step_count=25)
 
 
 def check_due(round: e.Round) -> None:

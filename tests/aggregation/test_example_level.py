@@ -159,7 +159,7 @@ def test_an_inactive_step_changes_no_bit_and_an_empty_batch_is_noise_alone() -> 
 BAD = [np.nan, np.inf, -np.inf, 1e38, 1e25]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     seed=st.integers(0, 1 << 30),
     count=st.integers(1, 20),

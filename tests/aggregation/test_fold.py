@@ -96,7 +96,7 @@ def same(left: Folded, right: Folded) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(st.lists(st.integers(0, 200), min_size=5, max_size=9, unique=True), st.data())
 def test_a_fold_is_a_commutative_monoid(kind: str, seeds: list[int], data: st.DataObject) -> None:
     fold, terms = KINDS[kind](), CountTerms(exponent=0.5)
@@ -179,7 +179,7 @@ def simulated(folder: Path, files: Sequence[UpdateFile], rule: str, threads: int
     return versions.vector(made.version)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     st.sampled_from(["mean", "norm_bound(3)", "median", "trimmed_mean(1)"]),
     st.lists(

@@ -155,7 +155,7 @@ def within(scores: Sequence[float] | NDArray[Any]) -> None:
 # What leaves a client.
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     name=st.sampled_from(sorted(QUERIES)),
     rows=st.integers(1, 400),
@@ -289,7 +289,7 @@ def test_a_quantile_of_which_noise_leaves_the_end_open_is_unbounded_there() -> N
     assert (above.value, above.upper) == (math.inf, math.inf) and above.lower >= 5
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     parts=st.lists(st.integers(0, 50), min_size=4, max_size=12),
     level=st.floats(0.01, 0.99),

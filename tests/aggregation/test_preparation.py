@@ -214,7 +214,7 @@ def direct(survey: Survey, rows: Rows) -> Prepared:
 TEXTS = st.text(st.characters(codec="utf-8", categories=("L", "N")), min_size=1, max_size=9)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     st.lists(st.tuples(st.sampled_from(["a", "b", "Übermut", "7"]) | TEXTS, st.booleans()), min_size=2, max_size=40),
     st.sampled_from([0.0, 0.1, 0.4]),
@@ -238,7 +238,7 @@ def test_every_text_of_the_share_is_found_and_nothing_else(
     assert answer.categories[0].unreadable == 0
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     st.lists(st.floats(-1e6, 1e6, width=32), min_size=1, max_size=60),
     st.sampled_from([1.0, 1e-4, 1e9]),

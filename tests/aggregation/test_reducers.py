@@ -52,7 +52,7 @@ def rule(request: pytest.FixtureRequest) -> Reducer:
     return reducer(request.param)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(updates=UPDATES, data=st.data())
 @pytest.mark.parametrize("name", SUMS)
 def test_grouping_order_and_chunks_do_not_matter(name: str, updates: list[Any], data: st.DataObject) -> None:
@@ -66,7 +66,7 @@ def test_grouping_order_and_chunks_do_not_matter(name: str, updates: list[Any], 
     near(expected, result(rule, rule.merge(total(rule, updates[cut:]), total(rule, updates[:cut]))), scale)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(updates=UPDATES)
 @pytest.mark.parametrize("name", SUMS)
 def test_the_neutral_element_changes_nothing(name: str, updates: list[Any]) -> None:

@@ -348,7 +348,7 @@ def test_a_reference_is_one_vector_of_the_length_of_updates() -> None:
     np.testing.assert_array_equal(aggregate("median", x, reference=[1, 2, 3]), aggregate("median", x))
 
 
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=6)
 @given(seed=st.integers(0, 1 << 30), cut=st.integers(0, 9), order=st.permutations(range(9)))
 @pytest.mark.parametrize("text", SINGLE)
 def test_order_grouping_and_chunks_do_not_matter(text: str, seed: int, cut: int, order: list[int]) -> None:
@@ -440,7 +440,7 @@ def test_text_that_is_no_reducer_is_refused(text: str) -> None:
     assert caught.value.reason == BAD[text]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.text(alphabet="abkrumne_0123456789.,+()=- ", max_size=40))
 def test_any_text_is_read_or_refused(text: str) -> None:
     try:

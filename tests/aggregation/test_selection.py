@@ -33,7 +33,7 @@ def test_every_rule_is_under_these_laws() -> None:
 
 
 @pytest.mark.parametrize("text", TEXTS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     candidates=st.lists(some, min_size=1, max_size=12, unique_by=lambda candidate: candidate.id),
     count=st.integers(1, 15),

@@ -37,7 +37,7 @@ def test_a_rule_is_rebuilt_from_its_name_and_numbers(rule: ServerOptimizer) -> N
 
 
 @each
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(seed=st.integers(0, 1000), size=st.integers(1, 9))
 def test_it_is_pure_keeps_its_state_s_shape_and_works_in_float64(rule: ServerOptimizer, seed: int, size: int) -> None:
     random = np.random.default_rng(seed)

@@ -113,7 +113,7 @@ def test_a_buffer_is_weighed_as_fedavg_and_fedbuff_say(exponent: float, tmp_path
         np.testing.assert_allclose(buffer.next(exponent), versions[-1] + total / share, atol=1e-5)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(alpha=st.floats(0.05, 1.0), place=st.integers(0, 3), exponent=st.floats(0, 2), seed=st.integers(0, 99))
 def test_fedasync_mixes_the_clients_model_in(
     alpha: float, place: int, exponent: float, seed: int, tmp_path_factory: pytest.TempPathFactory

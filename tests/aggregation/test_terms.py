@@ -158,7 +158,7 @@ def wishes(draw: st.DrawFn) -> dict[str, Any]:
     return asked
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(base=st.sampled_from(sorted(BASES)), asked=wishes())
 def test_python_and_rest_give_one_verdict_by_one_code(base: str, asked: dict[str, Any]) -> None:
     usual = BASES[base]

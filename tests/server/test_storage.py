@@ -285,7 +285,7 @@ STEPS = st.lists(
 )
 
 
-@hypothesis_settings(max_examples=12, deadline=None)
+@hypothesis_settings(max_examples=12)
 @given(steps=STEPS)
 def test_leases_and_rounds_agree_whatever_devices_do(
     steps: list[tuple[int, str]], tmp_path_factory: pytest.TempPathFactory

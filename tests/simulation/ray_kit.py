@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import patience
 from tests.ports import steady_port
 
 NEEDS_RAY = [
@@ -45,7 +46,7 @@ class Cluster:
         """Ask it to end, with all of its processes, and see to it. Safe to call twice."""
         self.process.terminate()
         with suppress(subprocess.TimeoutExpired):
-            self.process.wait(_END_S)
+            self.process.wait(patience(_END_S))
         self.lose()
 
     def lose(self) -> None:
@@ -53,7 +54,7 @@ class Cluster:
         for number in _of_session(self.process.pid):
             with suppress(ProcessLookupError):
                 os.kill(number, signal.SIGKILL)
-        self.process.wait(_END_S)
+        self.process.wait(patience(_END_S))
 
 
 @contextmanager
@@ -77,7 +78,7 @@ def nobody_else() -> Generator[None]:
     """Wait until no other process of the tests is here: clusters that start at once all take the lowest free port for
     their first client. Linux forgets the name with the process that bound it.
     """
-    until = time.monotonic() + _OTHERS_S
+    until = time.monotonic() + patience(_OTHERS_S)
     with socket.socket(socket.AF_UNIX) as name:
         while True:
             try:
@@ -147,14 +148,14 @@ def cluster(cpus: int) -> Generator[Cluster]:
 
 def _await(cluster: Cluster, port: int, log: Path) -> None:
     """Its port may answer before all of it is there, and all may be there before its port answers."""
-    until = time.monotonic() + _START_S
+    until = time.monotonic() + patience(_START_S)
     while time.monotonic() < until and cluster.process.poll() is None:
         with socket.socket() as probe:
             answers = probe.connect_ex(("127.0.0.1", port)) == 0
         if answers and "Ray runtime started" in log.read_text(encoding="utf-8"):
             return
         time.sleep(0.1)
-    raise RuntimeError(f"There is no Ray cluster after {_START_S:.0f} seconds: {log.read_text(encoding='utf-8')}")
+    raise RuntimeError(f"The Ray cluster did not start: {log.read_text(encoding='utf-8')}")
 
 
 def _of_session(leader: int) -> list[int]:

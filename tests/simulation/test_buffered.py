@@ -99,7 +99,7 @@ def test_too_few_clients_for_a_buffer_end_by_name() -> None:
     assert [record.accepted for record in history] == [len(CLIENTS)] * 5
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     steps=st.lists(st.tuples(st.integers(0, 4), st.integers(0, 3)), max_size=12),
     clients=st.integers(1, 8),

@@ -162,7 +162,7 @@ def test_a_bundle_is_read_as_it_was_written(bundle: Bundle, tmp_path: Path) -> N
         assert archive.testzip() is None and "model.onnx" in archive.namelist()
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_a_damaged_bundle_is_refused_or_the_same(bundle: Bundle, tmp_path: Path, data: st.DataObject) -> None:
     """A byte changed, bytes cut off, a stretch repeated: never another exception, never other contents."""

@@ -95,7 +95,7 @@ def feeds() -> dict[str, NDArray]:
     return {name: rng.normal(size=spec.shape) for name, spec in SPECS.items()}
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(graph=graphs())
 def test_settling_keeps_the_meaning_and_ends(graph: Graph) -> None:
     after = settle(graph)
@@ -106,7 +106,7 @@ def test_settling_keeps_the_meaning_and_ends(graph: Graph) -> None:
         np.testing.assert_allclose(now[name], value, rtol=1e-12, atol=1e-12)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(graph=graphs())
 def test_one_sweep_keeps_the_meaning(graph: Graph) -> None:
     now = interpret(verify(sink(graph)), feeds())

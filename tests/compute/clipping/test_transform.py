@@ -110,7 +110,7 @@ def test_gradients_by_vmap_are_a_loop_of_gradients(model: Model) -> None:
 vectors = st.integers(0, 2**32 - 1)
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(seed=vectors, name=st.sampled_from(["mlp", "tied", "conv, groups", "unrolled"]), scale=st.floats(1e-3, 1e3))
 def test_what_one_example_adds_is_no_longer_than_the_norm(seed: int, name: str, scale: float) -> None:
     model = BY_NAME[name]
@@ -123,7 +123,7 @@ def test_what_one_example_adds_is_no_longer_than_the_norm(seed: int, name: str, 
     assert length(clipped.gradient) <= clip * (1 + 1e-4)
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(seed=vectors, name=st.sampled_from(["mlp", "linear on sequences", "conv"]))
 def test_replacing_an_example_moves_the_sum_by_at_most_twice_the_norm(seed: int, name: str) -> None:
     model = BY_NAME[name]
@@ -143,7 +143,7 @@ def test_replacing_an_example_moves_the_sum_by_at_most_twice_the_norm(seed: int,
     assert length({key: before[key] - without[key] for key in before}) <= clip * (1 + 1e-4)
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(seed=vectors, kind=st.sampled_from(["linear", "conv"]), large=st.sampled_from([1e1, 1e3, 1e5]))
 def test_an_example_whose_parts_cancel_does_not_pass_the_bound(seed: int, kind: str, large: float) -> None:
     rng = np.random.default_rng(seed)

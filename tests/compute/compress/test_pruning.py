@@ -37,7 +37,7 @@ def rows(count: int = 200, seed: int = 0) -> dict[str, NDArray]:
 
 
 @pytest.mark.capability("G12")
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     shapes=st.lists(st.tuples(st.integers(1, 6), st.integers(1, 7)), min_size=1, max_size=4),
     share=st.floats(0, 0.99),

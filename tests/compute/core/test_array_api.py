@@ -71,7 +71,7 @@ def result_dtype(name: str, told: str, ours: str) -> bool:
 
 @pytest.mark.capability("A13")
 @pytest.mark.parametrize("name", TABLE)
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(data=st.data())
 def test_a_function_does_what_the_standard_says(name: str, data: st.DataObject) -> None:
     args, named = TABLE[name](data.draw)
@@ -190,7 +190,7 @@ OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
 
 
 @pytest.mark.parametrize("sign", OPERATORS)
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(data=st.data())
 def test_operators_do_what_the_standard_says(sign: str, data: st.DataObject) -> None:
     (a, b), _ = matrices(data.draw) if sign == "@" else positive_binary(data.draw)

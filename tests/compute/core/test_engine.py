@@ -30,7 +30,7 @@ from tests.compute.core.programs import Step, operands, run, steps
 
 
 @pytest.mark.capability("A5")
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(program=steps())
 def test_two_hundred_random_programs_give_the_same_eagerly_and_compiled(program: list[Step]) -> None:
     def last(*arrays: Array) -> tuple[Array, Array]:
@@ -49,7 +49,7 @@ def test_two_hundred_random_programs_give_the_same_eagerly_and_compiled(program:
     assert compiled.compilations == 1
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(program=steps())
 def test_gradients_of_random_programs_are_the_same_eagerly_and_compiled(program: list[Step]) -> None:
     gradient = grad(lambda *arrays: cnp.sum(cnp.tanh(run(program, arrays)[-1])), (0, 1, 2, 3))

@@ -111,7 +111,7 @@ def feeds(seed: int = 0) -> dict[str, NDArray]:
 
 @pytest.mark.capability("C13", "E22")
 @pytest.mark.parametrize("name", [*PASSES, "all"])
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(graph=graphs())
 def test_a_pass_keeps_the_meaning_and_is_idempotent(name: str, graph: Graph) -> None:
     run = optimise if name == "all" else lambda g: fixpoint(g, PASSES[name])
@@ -126,7 +126,7 @@ def test_a_pass_keeps_the_meaning_and_is_idempotent(name: str, graph: Graph) -> 
 
 
 @pytest.mark.capability("A4")
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(graph=graphs())
 def test_print_parse_print_gives_the_same_text_and_meaning(graph: Graph) -> None:
     text = to_text(graph)

@@ -16,7 +16,7 @@ from tests.compute.data.pipelines import augmented, is_even, numbered, same
 
 
 @pytest.mark.capability("F7")
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.integers(1, 40), st.integers(1, 12), st.integers(1, 3), st.integers(0, 9))
 def test_the_batches_are_those_that_devices_train_with(rows: int, size: int, epochs: int, seed: int) -> None:
     arrays = {"x": np.arange(rows * 2, dtype=np.float32).reshape(rows, 2), "y": np.arange(rows)}

@@ -73,7 +73,7 @@ def test_a_hard_number_is_what_python_reads(text: str) -> None:
     assert _bits(values[0]) == _bits(values[2]) == _bits(float(text))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(NUMBERS, min_size=1, max_size=30))
 @example(["0.0", "18446744073709550592"])
 def test_numbers_are_those_of_python(texts: list[str]) -> None:
@@ -82,7 +82,7 @@ def test_numbers_are_those_of_python(texts: list[str]) -> None:
     assert [_bits(value) for value in values] == [_bits(float(text)) for text in texts]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.text("0123456789.+-eE_ ,:x\x00é", max_size=30).map(lambda text: text.replace(",", "")), max_size=20))
 @example(
     [
@@ -172,7 +172,7 @@ def test_numbers_do_not_depend_on_where_blocks_end(
         np.testing.assert_array_equal(found, [[float(cell or "nan") for cell in row] for row in cells])
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.integers(0, 10**19 - 1), st.integers(-400, 400))
 def test_a_product_that_is_sure_is_the_nearest(mantissa: int, exponent: int) -> None:
     values, unsure = scaled(np.array([mantissa], np.uint64), np.array([exponent]))
@@ -194,7 +194,7 @@ def test_a_midpoint_is_not_said_to_be_sure() -> None:
 CELL = st.text(st.sampled_from('ab1.,"\n\r é'), max_size=6)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(st.tuples(CELL, CELL, CELL), min_size=1, max_size=30), st.integers(1, 40), st.sampled_from(["\n", "\r\n"])
 )
@@ -345,7 +345,7 @@ def test_files_that_are_cut_off_or_absent(tmp_path: Path, monkeypatch: pytest.Mo
             len(CsvSource(_file(tmp_path, TABLE + '1,2,"' + "x" * (1 << 16)), threads=threads))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.binary(max_size=200), st.integers(1, 50))
 def test_no_bytes_do_anything_but_read_or_raise(
     tmp_path_factory: pytest.TempPathFactory, text: bytes, block: int

@@ -42,7 +42,7 @@ def _expected(text: str, delimiter: str) -> list[list[str]]:
     return [row for row in read if row]
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(
     ROWS,
     st.lists(st.tuples(st.integers(0, 200), TEXT), max_size=3),

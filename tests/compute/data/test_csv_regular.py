@@ -69,7 +69,7 @@ COLUMNS = st.lists(st.tuples(st.integers(0, 8), st.integers(1, 9)), min_size=1, 
 CHANGE = st.none() | st.tuples(st.integers(0, 10**6), st.sampled_from(ODD))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     COLUMNS,
     st.integers(1, 40),

@@ -46,7 +46,7 @@ def after(law: Callable[[Passes, int], list[int]], rows: Passes) -> Passes:
 
 
 @pytest.mark.capability("F1", "F5")
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.integers(0, 20), st.lists(st.sampled_from(sorted(LAWS)), max_size=5))
 @example(0, ["concat", "zip"])
 def test_a_chain_is_the_comprehension_that_it_says(rows: int, steps: list[str]) -> None:

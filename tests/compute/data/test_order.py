@@ -2,14 +2,13 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from coterie.compute.data.order import permutation
 from coterie.compute.data.random_stream import RandomStream
 
 
-@settings(deadline=None)
 @given(st.integers(1, 300), st.integers(-(2**63), 2**63), st.integers(0, 100))
 def test_a_permutation_is_the_stable_order_of_the_raw_words(rows: int, seed: int, epoch: int) -> None:
     words = np.random.Philox(key=np.array([seed % 2**64, epoch], np.uint64)).random_raw(rows)

@@ -182,7 +182,7 @@ def test_blocks_have_about_their_size(tmp_path: Path, monkeypatch: pytest.Monkey
     assert len(RecordSource(path)) == 1000
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.data())
 def test_any_columns_come_back(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     dtypes = st.sampled_from(["bool", "int8", "uint16", "int64", "uint64", "float16", "float32", "float64"])
@@ -413,7 +413,7 @@ def sample(tmp_path_factory: pytest.TempPathFactory) -> bytes:
         return _written(tmp_path_factory.mktemp("rec") / "a.rec", (0, 3), (3, 9)).read_bytes()
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     edits=st.lists(st.tuples(st.integers(0, 2**16), st.binary(min_size=1, max_size=9)), max_size=4),
     cut=st.integers(0, 2**16),

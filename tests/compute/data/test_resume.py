@@ -35,7 +35,7 @@ CHAINS: dict[str, Callable[[], Batched]] = {
 
 @pytest.mark.capability("F13")
 @pytest.mark.parametrize("name", sorted(CHAINS))
-@settings(deadline=None, max_examples=12)
+@settings(max_examples=12)
 @given(data=st.data())
 def test_any_step_can_be_gone_on_from(name: str, data: st.DataObject) -> None:
     batches = CHAINS[name]()

@@ -60,7 +60,7 @@ def test_each_rule_keeps_its_promise() -> None:
 
 
 @pytest.mark.capability("F4")
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(st.integers(1, 60), st.integers(1, 9), st.integers(0, 3))
 def test_shards_are_disjoint_and_complete_in_every_pass(rows: int, count: int, epoch: int) -> None:
     found = [list(numbered(rows).shuffle(1).shard(count, index).batch(1).epochs(epoch + 1)) for index in range(count)]

@@ -213,7 +213,7 @@ def meaning(x: Expression, operands: dict[str, Any], at: dict[Any, int]) -> Any:
 
 
 @pytest.mark.capability("C7")
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(drawn=equations())
 def test_c7_random_equations_mean_what_their_definition_says(drawn: tuple[Any, dict[str, Any]]) -> None:
     expression, operands = drawn

@@ -251,7 +251,7 @@ UNARY = [
 
 @pytest.mark.capability("C13", "E22")
 @pytest.mark.parametrize("name", [*PASSES, "all"])
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(steps=st.lists(st.integers(0, len(UNARY) - 1), min_size=1, max_size=5), differentiated=st.booleans())
 def test_passes_keep_the_meaning_of_graphs_with_it(name: str, steps: list[int], differentiated: bool) -> None:
     def body(v: Any) -> Any:

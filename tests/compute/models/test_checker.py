@@ -331,14 +331,14 @@ def test_intermediate_shapes_claimed_by_the_author_are_not_believed():
     assert check_graph(model.SerializeToString()).inputs[0].shape == (4, 3)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.binary(max_size=400))
 def test_rubbish_is_refused_and_nothing_else_happens(data: bytes):
     with pytest.raises(GraphRefused):
         check_graph(data)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 255)), min_size=1, max_size=12), st.integers(0, 10**6))
 def test_a_damaged_graph_gives_a_summary_or_a_refusal(changes: list[tuple[int, int]], cut: int):
     data = bytearray(good().SerializeToString())

@@ -135,7 +135,7 @@ RULES = {
 
 @pytest.mark.capability("E18")
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(seed=st.integers(0, 100), width=st.integers(1, 40), off=st.integers(0, 5))
 def test_training_in_place_gives_the_same_bits(rule: optim.Optimizer, seed: int, width: int, off: int) -> None:
     data, state = training(rule, seed, width)

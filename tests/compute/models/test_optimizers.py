@@ -216,7 +216,7 @@ def bits(values: Dict) -> dict[str, bytes]:
 
 
 @each
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(steps=st.integers(0, 4), seed=st.integers(0, 1000), scale=st.sampled_from([1e-6, 1.0, 1e3]))
 def test_an_inactive_step_returns_everything_bit_for_bit(
     optimizer: optim.Optimizer, known: Known, steps: int, seed: int, scale: float
@@ -324,7 +324,7 @@ def test_schedules_give_their_numbers(schedule: optim.Schedule, expected: list[f
     assert [schedule(number) for number in range(len(expected))] == pytest.approx(expected, abs=1e-12)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     shapes=st.lists(st.sampled_from([(), (1,), (7,), (3, 4), (2, 3, 2), (300, 300)]), max_size=6),
     steps=st.integers(1, 3),

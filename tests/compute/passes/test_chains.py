@@ -40,7 +40,7 @@ STEPS: list[Callable[[Array, NDArray], Array]] = [
 ]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(steps=st.lists(st.tuples(st.integers(0, 99), st.integers(0, 3), st.booleans()), min_size=1, max_size=9))
 def test_any_chain_keeps_its_meaning(steps: list[tuple[int, int, bool]]) -> None:
     def chain(x: Array) -> Array:
@@ -116,7 +116,7 @@ def image_chain(steps: list[tuple[int, int, bool]]) -> Callable[[Array], Array]:
 IMAGE_CHAINS = st.lists(st.tuples(st.integers(0, 99), st.integers(0, 9), st.booleans()), min_size=1, max_size=8)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(steps=IMAGE_CHAINS)
 def test_any_chain_over_images_keeps_its_meaning(steps: list[tuple[int, int, bool]]) -> None:
     graph = of(image_chain(steps), 2, 3, 5, 5)
@@ -130,7 +130,7 @@ def test_any_chain_over_images_keeps_its_meaning(steps: list[tuple[int, int, boo
     np.testing.assert_allclose(answers(whole), before, rtol=1e-7, atol=1e-8 * max(1.0, np.abs(before).max()))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(steps=IMAGE_CHAINS)
 def test_any_chain_over_images_is_run_as_it_is_meant(steps: list[tuple[int, int, bool]]) -> None:
     """By ONNX Runtime and its optimiser, in both precisions of a file."""

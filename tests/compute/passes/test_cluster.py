@@ -62,7 +62,7 @@ def check_convex(before: Graph, after: Graph) -> None:
 
 
 @pytest.mark.capability("E9")
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(graph=graphs())
 def test_groups_are_convex_and_mean_the_same(graph: Graph) -> None:
     for before in (remove_dead_code(inline_calls(graph)), optimise(graph)):

@@ -49,7 +49,7 @@ def loops() -> Graph:
 
 
 @pytest.mark.capability("A16")
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(graph=graphs())
 def test_there_are_as_many_boxes_as_nodes(graph: Graph) -> None:
     assert boxes(to_svg(graph)) == dot_boxes(to_dot(graph)) == nodes(graph)
@@ -93,7 +93,7 @@ def test_a_value_that_is_read_everywhere_does_not_fill_the_picture() -> None:
     assert len(svg) < 800 * 1000
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(
     sizes=st.lists(st.tuples(st.floats(5, 80), st.floats(5, 40)), min_size=1, max_size=14),
     links=st.lists(st.tuples(st.integers(0, 13), st.integers(0, 13)), max_size=25),

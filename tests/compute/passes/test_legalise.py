@@ -78,7 +78,7 @@ def test_every_primitive_is_written_in_operators_of_the_provider_or_refused(prov
 
 
 @pytest.mark.parametrize("provider", OTHERS)
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(graph=graphs())
 def test_legalisation_keeps_the_meaning_and_is_idempotent(provider: str, graph: Graph) -> None:
     graph = optimise(graph)
@@ -224,7 +224,7 @@ def test_the_same_layer_is_another_graph_for_each_provider(provider: str) -> Non
     assert " ".join(node.primitive for node in graph.nodes if node.primitive != "constant") == GOLDEN[provider]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     groups=st.integers(1, 3),
     inputs=st.integers(1, 2),
@@ -278,7 +278,7 @@ def test_the_groups_that_one_provider_gets_wrong_have_two_outputs() -> None:
     assert legalise(graph, "openvino") is graph
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(x=st.floats(2.0**-149, 2.0**127, width=32), dtype=st.sampled_from(["float32", "float64"]))
 def test_the_logarithm_made_of_roots_is_the_logarithm(x: float, dtype: str) -> None:
     graph = legalise(trace(cnp.log, TensorSpec((5,), dtype)).graph, "coreml")

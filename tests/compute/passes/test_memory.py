@@ -53,7 +53,7 @@ def check(plan: Plan, laid: tuple[Block, ...], alignment: int) -> None:
 
 @pytest.mark.capability("E14", "E15", "E16")
 @pytest.mark.parametrize("name", PLANNERS)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(laid=blocks(), alignment=st.sampled_from([1, 16, 64]))
 def test_no_two_live_blocks_overlap_and_all_are_aligned(name: str, laid: tuple[Block, ...], alignment: int) -> None:
     plan = PLANNERS[name](laid, alignment)
@@ -117,7 +117,7 @@ def run_in_arena(graph: Graph, plan: Plan, laid: tuple[Block, ...], over: dict[V
 
 
 @pytest.mark.capability("E14", "E16", "E18")
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(graph=graphs(), optimised=st.booleans(), planner=st.sampled_from(sorted(PLANNERS)), merge=st.booleans())
 def test_a_run_in_the_planned_arena_gives_the_same_numbers(
     graph: Graph, optimised: bool, planner: str, merge: bool

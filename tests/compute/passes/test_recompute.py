@@ -58,7 +58,7 @@ def peak(graph: Graph) -> int:
     return memory_report(graph).lower_bound_in_place
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(graph=graphs())
 def test_recomputation_keeps_every_bit_and_is_idempotent(graph: Graph) -> None:
     for before in (graph, optimise(graph)):

@@ -36,7 +36,7 @@ def recurrent(steps: int, rows: int, size: int, *, twice: bool = False) -> Graph
     return trace_named(step, {name: TensorSpec(shape, "float64") for name, shape in shapes.items()})
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(1, 7), st.integers(1, 5), st.integers(1, 6), st.booleans())
 def test_joining_keeps_the_meaning_and_is_idempotent(steps: int, rows: int, size: int, twice: bool) -> None:
     graph = recurrent(steps, rows, size, twice=twice)

@@ -53,7 +53,7 @@ def same(before: Graph, after: Graph) -> None:
 
 @pytest.mark.capability("C9", "C11")
 @pytest.mark.parametrize("name", PASSES)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(graph=graphs())
 def test_the_meaning_stays_and_a_second_run_changes_nothing(name: str, graph: Graph) -> None:
     for before in (graph, optimise(graph)):

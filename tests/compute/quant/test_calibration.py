@@ -17,7 +17,7 @@ BOUNDS = (-4.0, 4.0)
 
 
 @pytest.mark.capability("G9")
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     parts=st.lists(st.lists(st.floats(-10, 10, width=32), min_size=1, max_size=20), min_size=1, max_size=5),
     bounds=st.sampled_from([None, BOUNDS, (0.0, 0.0)]),

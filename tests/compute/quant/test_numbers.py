@@ -23,7 +23,7 @@ def tensor(values: list[float], columns: int) -> NDArray:
 
 
 @pytest.mark.capability("G7")
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(
     values=st.lists(NUMBERS, min_size=1, max_size=40),
     bits=st.integers(2, 8),
@@ -119,7 +119,7 @@ def test_a_scale_for_each_channel_errs_less_on_channels_of_different_size(form: 
 
 
 @pytest.mark.capability("G7")
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(values=st.lists(st.floats(-100, 100, width=32), min_size=1, max_size=60), bits=st.integers(2, 4))
 def test_a_codebook_errs_no_more_than_levels_at_equal_distances(values: list[float], bits: int) -> None:
     x = np.asarray(values, np.float32)

@@ -321,7 +321,7 @@ def test_a_file_with_a_name_that_is_no_text_is_refused() -> None:
         quantise(model.replace(name, b"\x80" + name[1:]), [{"x": calibration[:2]}])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(data=st.data())
 def test_damaged_files_are_refused_and_never_crash(data: st.DataObject) -> None:
     model, calibration, _ = small_cnn()

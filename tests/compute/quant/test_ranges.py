@@ -94,7 +94,7 @@ def test_the_range_of_a_percentile_is_that_of_the_sorted_numbers(case: str, perc
     np.testing.assert_allclose(found, expected, atol=1.01 * (x.max() - x.min()) / 500)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(seed=st.integers(0, 2**32 - 1), method=st.sampled_from(["minmax", "percentile", "kl"]))
 def test_counts_below_none_that_noise_has_made_are_none(seed: int, method: str) -> None:
     noised = np.random.default_rng(seed).normal(1.0, 2.0, 64)

@@ -52,7 +52,7 @@ def test_known_zeros(ranges: list[tuple[float, float]], zero: float, scales: lis
 
 
 @pytest.mark.capability("G8")
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     values=st.lists(NUMBERS, min_size=1, max_size=40), count=st.integers(1, 6), bits=st.sampled_from([2, 3, 4, 7, 8])
 )
@@ -69,7 +69,7 @@ def test_every_number_of_every_channel_comes_back_within_half_a_level(
 
 
 @pytest.mark.capability("G8")
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(values=st.lists(NUMBERS, min_size=2, max_size=40), count=st.integers(1, 6), bits=st.sampled_from([2, 4, 8]))
 def test_no_scale_is_above_the_bound_and_no_share_has_a_lower_one(values: list[float], count: int, bits: int) -> None:
     weight = channels(values, count)
@@ -87,7 +87,7 @@ def test_no_scale_is_above_the_bound_and_no_share_has_a_lower_one(values: list[f
     assert np.maximum(below / shares, (1 - below) / (1 - shares)).max(1).min() >= bound - 1e-9
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(values=st.lists(NUMBERS, min_size=1, max_size=20), bits=st.sampled_from([2, 4, 8]))
 def test_one_channel_has_the_levels_that_it_has_alone(values: list[float], bits: int) -> None:
     low, high = extremes(channels(values, 1), 0)

@@ -62,7 +62,7 @@ def bits(values: Dict) -> dict[str, bytes]:
 
 
 @each
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(seed=st.integers(0, 1000), weights=st.lists(st.sampled_from([0.0, 1.0, 3.0, 8.0]), min_size=9, max_size=9))
 def test_micro_batches_equal_the_large_batch(optimizer: optim.Optimizer, seed: int, weights: list[float]) -> None:
     rng = np.random.default_rng(seed)
@@ -85,7 +85,7 @@ def test_micro_batches_equal_the_large_batch(optimizer: optim.Optimizer, seed: i
 
 
 @each
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(seed=st.integers(0, 1000), steps=st.integers(0, 5))
 def test_an_inactive_step_returns_everything_bit_for_bit(optimizer: optim.Optimizer, seed: int, steps: int) -> None:
     rng = np.random.default_rng(seed)

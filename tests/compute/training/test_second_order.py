@@ -97,7 +97,7 @@ def test_it_stops_at_once_at_a_minimum_and_after_the_iterations_it_may_take() ->
     assert found.iterations == 3 and not found.converged
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(seed=st.integers(0, 10_000), first=st.sampled_from([1e-3, 0.1, 1.0, 30.0]))
 def test_a_line_search_ends_at_a_wolfe_point(seed: int, first: float) -> None:
     rng = np.random.default_rng(seed)
@@ -188,7 +188,7 @@ def test_the_update_rule_is_lbfgs_over_all_parameters_together() -> None:
         x = flat(params)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(steps=st.integers(0, 6), seed=st.integers(0, 1000))
 def test_an_inactive_step_returns_everything_bit_for_bit(steps: int, seed: int) -> None:
     rule, params = lbfgs(0.5, memory=2), numbers(seed)

@@ -79,7 +79,7 @@ def test_guessing_blindly_proves_nothing() -> None:
             epsilon_lower_bound(canaries, guesses, correct, delta)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.integers(0, 2**32 - 1), st.sampled_from([0.5, 1.0, 2.0]))
 def test_a_mechanism_that_keeps_its_promise_is_seldom_accused(seed: int, epsilon: float) -> None:
     """Randomised response of each coin is the worst that ε allows; the bound exceeds it in fewer than 5 of 100 runs, by

@@ -103,7 +103,7 @@ def test_correlated_noise_beats_independent_noise_for_prefix_sums(mechanism: str
     assert error < 0.5 * independent * toeplitz.mean_error(identity)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(st.floats(0, 1), min_size=0, max_size=8),
     st.integers(1, 5),
@@ -115,7 +115,7 @@ def test_sensitivity_is_the_worst_of_all_patterns(falls: list[float], apart: int
     assert found == pytest.approx(worst(matrix(column), apart, most), rel=1e-9)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 3))
 def test_no_directions_of_contributions_are_worse(seed: int, apart: int) -> None:
     random = np.random.default_rng(seed)
@@ -162,7 +162,7 @@ def test_the_stream_is_the_inverse_matrix_times_independent_noise(name: str) -> 
         plan.next(independent[0], state, FINE)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.sampled_from(sorted(PLANS)), st.integers(0, 2**32 - 1), st.sampled_from([2.0**-3, 2.0**-8]))
 def test_on_a_grid_one_device_moves_what_was_drawn_by_no_more_than_the_noise_is_made_for(
     name: str, seed: int, step: float

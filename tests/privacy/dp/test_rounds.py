@@ -77,7 +77,7 @@ def _worst_by_trying(privacy: UserLevel, released: tuple[int, ...]) -> float:
     return best
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     st.sets(st.integers(1, ROUNDS), min_size=1, max_size=8),
     st.sampled_from(["gaussian", "rest", "few", "rest and few", "schedule"]),
@@ -235,7 +235,7 @@ def test_selection_holds_what_is_accounted() -> None:
     assert required_rest(None) == 0 and most_participations(None, 5) == 5
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(st.lists(st.booleans(), min_size=ROUNDS, max_size=ROUNDS), st.sampled_from(["rest", "few", "rest and few"]))
 def test_no_device_that_selection_lets_in_exceeds_the_account(wants: list[bool], name: str) -> None:
     privacy, taken = user(name), list[int]()

@@ -172,6 +172,6 @@ class Rounds(RuleBasedStateMachine):
 
 
 Rounds.TestCase.settings = settings(
-    max_examples=25, stateful_step_count=25, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=25, stateful_step_count=25, suppress_health_check=[HealthCheck.too_slow]
 )
 TestRounds = Rounds.TestCase

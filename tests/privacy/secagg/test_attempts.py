@@ -51,7 +51,7 @@ def test_the_sum_is_exact_with_drop_out_in_every_phase_and_restarts_between_any_
     check_sum(run(start(14, terms(mode, dropout=0.4), restarts=True), drops))
 
 
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(max_examples=25, derandomize=True)
 @given(mode=st.sampled_from(MODES), gone=st.lists(st.sampled_from([None, None, None, *PHASES]), min_size=7, max_size=7))
 def test_every_attempt_ends_with_the_exact_sum_or_with_a_cause(mode: SecureMode, gone: list[str | None]) -> None:
     drops = {phase: {place for place, when in enumerate(gone) if when == phase} for phase in PHASES}

@@ -52,7 +52,7 @@ def step_of(bits: int, norm: float) -> float:
     return 2 * EXTENT[bits] / ((1 << bits) - 1) * norm / np.sqrt(LENGTH)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     clients=st.integers(1, 12),
     cap=st.sampled_from([1, 7, 1000, 10_000]),

@@ -28,7 +28,7 @@ def some_vector(length: int) -> ring.RingVector:
 
 
 @given(st.integers(0, 70), st.integers(0, 40), st.integers(0, 1 << 33))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_any_range_is_that_of_the_whole(low: int, length: int, start: int) -> None:
     seed = bytes(range(32))
     whole = mask_words(seed, start, start + 128)
@@ -53,7 +53,7 @@ def test_masks_are_added_with_their_signs_and_the_opposites_cancel_them(length: 
 @given(
     st.lists(st.tuples(st.sampled_from([1, 2, 7, 9, TILE - 1, TILE + 9]), st.integers(1, 32)), min_size=1, max_size=4)
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_a_masked_vector_is_the_packed_sum_of_vector_and_masks(sizes: list[tuple[int, int]]) -> None:
     spec = ring.VectorSpec(tuple(ring.Segment(f"s{i}", length, bits) for i, (length, bits) in enumerate(sizes)))
     vector, chosen = ring.reduced(some_vector(spec.length), spec), some_masks(4)

@@ -31,7 +31,7 @@ def exceeding(clients: int, marked: int, degree: int, threshold: int) -> Fractio
 
 
 @given(st.integers(COMPLETE_BELOW, 700), FRACTIONS, FRACTIONS, st.sampled_from(MODES))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_a_ring_keeps_the_promise(clients: int, corrupt: float, dropout: float, mode: Mode) -> None:
     found = made(clients, corrupt, dropout, mode)
     assume(found is not None and not found.complete)
@@ -50,7 +50,7 @@ def test_a_ring_keeps_the_promise(clients: int, corrupt: float, dropout: float, 
 
 
 @given(st.integers(FEWEST_CLIENTS, COMPLETE_BELOW - 1), FRACTIONS, FRACTIONS, st.sampled_from(MODES))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_a_complete_graph_keeps_the_promise_for_certain(
     clients: int, corrupt: float, dropout: float, mode: Mode
 ) -> None:
@@ -129,7 +129,7 @@ def test_impossible_ones_are_refused_by_name(
 
 
 @given(st.integers(3, 200), st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_neighbourhood_is_mutual_regular_and_without_oneself(clients: int, data: st.DataObject) -> None:
     even = range(2, clients - 1, 2)
     degree = data.draw(st.sampled_from([*even, clients - 1]))

@@ -22,7 +22,7 @@ def some_vector(length: int) -> ring.RingVector:
 
 
 @given(SEGMENTS)
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 def test_packing_keeps_each_segments_lowest_bits(spec: VectorSpec) -> None:
     vector = some_vector(spec.length)
     packed = ring.pack(vector, spec)

@@ -15,7 +15,7 @@ SECRETS = st.binary(min_size=32, max_size=32)
 
 
 @given(SECRETS, st.integers(1, 12), st.data())
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_any_threshold_of_shares_opens_it(secret: bytes, threshold: int, data: st.DataObject) -> None:
     count = data.draw(st.integers(threshold, 20))
     shares = shamir.share(secret, threshold, count)
@@ -101,7 +101,7 @@ def test_few_shares_look_uniform_whatever_the_secret() -> None:
 
 
 @given(SECRETS, st.integers(0, 8), st.integers(1, PRIME - 1), st.integers(0, 2))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_a_wrong_share_never_gives_the_secret(secret: bytes, limb: int, error: int, victim: int) -> None:
     shares = shamir.share(secret, 3, 5)
     shares[victim, limb] = (int(shares[victim, limb]) + error) % PRIME
