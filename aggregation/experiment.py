@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
 from types import MappingProxyType, NoneType
-from typing import Any, TypeAlias, cast, get_args
+from typing import Any, Literal, TypeAlias, cast, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -35,9 +35,10 @@ from coterie.compute.nn.foreign import as_module
 from coterie.compute.nn.module import Module
 from coterie.compute.onnx.importer.model import ImportedModel
 from coterie.compute.optim.optimizer import Optimizer
+from coterie.compute.step.precision import Precision
 from coterie.protocol.frames import Frame, as_columns
 from coterie.protocol.metrics import EXAMPLES
-from coterie.protocol.privacy import Privacy
+from coterie.protocol.privacy import ExampleLevel, Privacy
 from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.schema import DataSchema
 from coterie.protocol.secure_aggregation import SecureAggregation
@@ -113,6 +114,9 @@ class Experiment:
     secure_aggregation: whether only sums over clients are ever seen, and how; None for yes where the cohort is 10 or
         more. What it excludes is refused by name (`coterie.aggregation.combinations`).
     privacy: what differential privacy the experiment must have; None for none.
+    precision: in which a step computes the model and its gradients: ``float32``; ``float16``, with a loss scale that
+        adapts; ``bfloat16``, which is emulated; or a `coterie.compute.step.Precision`. Weights, optimizer state,
+        losses and what is uploaded stay float32, and so do evaluation and inference.
     Raises errors.ExperimentError naming the field that is not possible.
     """
 
@@ -141,6 +145,7 @@ class Experiment:
     infer_batch: int = 1
     secure_aggregation: SecureAggregation | bool | None = None
     privacy: Privacy | None = None
+    precision: Literal["float32", "float16", "bfloat16"] | Precision = "float32"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "evaluation", as_columns(self.evaluation, "evaluation"))
@@ -171,6 +176,13 @@ class Experiment:
         return (*RESERVED_METRICS, *extra)
 
     @property
+    def half(self) -> Precision | None:
+        """How its steps compute in half precision; None for float32."""
+        if isinstance(self.precision, Precision):
+            return self.precision
+        return None if self.precision == "float32" else Precision(dtype=self.precision)
+
+    @property
     def secure(self) -> SecureAggregation | None:
         """How secure aggregation runs here, its mode settled; None where updates travel in the open."""
         asked = self.secure_aggregation
@@ -197,6 +209,7 @@ class Experiment:
                 epochs=self.epochs,
                 max_steps=self.max_steps,
                 holdout=float(self.holdout),
+                precision=None if self.half is None else self.half.dtype,
             ),
             codecs=self.codecs,
             broadcast=self.broadcast,
@@ -244,6 +257,7 @@ _KINDS: Mapping[str, tuple[Any, str]] = cast(
             "True, False, a SecureAggregation(...), or None for True where the cohort is 10 or more",
         ),
         "privacy": ((*get_args(Privacy), NoneType), "a UserLevel(...), ExampleLevel(...), LocalLevel(...) or None"),
+        "precision": ((str, Precision), "'float32', 'float16', 'bfloat16' or a Precision(...)"),
     },
 )
 _WHOLE = ("batch_size", "epochs", "max_steps", "seed", "evaluation_batch", "infer_batch")
@@ -285,6 +299,10 @@ def _numbers(experiment: Experiment) -> tuple[tuple[bool, str], ...]:
             "uploads must name at least one tensor, or be None for all",
         ),
         (len(set(e.codecs)) == len(e.codecs), "a codec is listed twice"),
+        (
+            isinstance(e.precision, Precision) or e.precision in ("float32", "float16", "bfloat16"),
+            f"precision must be float32, float16, bfloat16 or a Precision(...), not {str(e.precision)[:64]!r}",
+        ),
         (e.broadcast in get_args(Broadcast), f"broadcast must be one of {', '.join(get_args(Broadcast))}"),
         (
             len(set(e.metric_names)) == len(e.metric_names),
@@ -326,6 +344,15 @@ def _combinations(experiment: Experiment) -> tuple[tuple[bool, str], ...]:
         ),
         (not external or e.evaluation_batch is None, "an ExternalModel has no eval graph; leave evaluation_batch out"),
         (not external or e.uploads is None, "an ExternalModel uploads all of its parameters; leave uploads out"),
+        (
+            not external or e.precision == "float32",
+            "an ExternalModel's clients compute as their own code does; leave precision out",
+        ),
+        (
+            not isinstance(e.privacy, ExampleLevel) or e.precision == "float32",
+            "precision is incompatible with ExampleLevel privacy: a row's gradient that overflows in half precision "
+            "would count as zero; leave precision out",
+        ),
         (not clash, f"optimizer and algorithm both have a hyper-parameter {', '.join(clash)}"),
     )
 

@@ -19,6 +19,9 @@ from coterie.compute.nn.losses import softmax_cross_entropy
 from coterie.compute.nn.module import Module
 from coterie.compute.nn.sequential import Sequential
 from coterie.compute.optim.optimizer import Arrays
+from coterie.compute.step.after import batch_sums
+from coterie.compute.step.half_forward import forward_in
+from coterie.compute.step.precision import Precision
 from coterie.compute.trace import GraphInputs, TensorSpec
 from coterie.protocol.schema import DataSchema, Label
 
@@ -62,11 +65,13 @@ class BatchCalls:
 
     schema: of the batch's rows.
     loss, metrics: the researcher's, (prediction, label) → one value per example.
+    precision: in which a module computes while it trains; None for float32. Its output is float32 in any case.
     """
 
     schema: DataSchema
     loss: PerExample
     metrics: Mapping[str, PerExample]
+    precision: Precision | None = None
 
     def rows(self, rows: int) -> dict[str, TensorSpec]:
         """The inputs of a batch with labels and weights."""
@@ -99,8 +104,7 @@ class BatchCalls:
         values = {"loss": losses} | {
             name: self._per_example(name, function, prediction, inputs) for name, function in self.metrics.items()
         }
-        sums = {"examples": xp.sum(weight)} | {name: xp.sum(value * weight) for name, value in values.items()}
-        return {name: xp.reshape(value, (1,)) for name, value in sums.items()}
+        return batch_sums(values, weight)
 
     def label(self, inputs: GraphInputs) -> Array:
         """The label of each row, ``[B]``."""
@@ -122,10 +126,13 @@ class BatchCalls:
         frozen = {name: spec.shape for name, spec in module.specs().items() if spec.role == "frozen"}
         held = Requested(inputs, "frozen", frozen)
         x = {f.name: _normalised(features[f.name], f) for f in self.schema.features}
+        call = partial(forward, module)
+        if self.precision is not None and mode.training:
+            call = forward_in(self.precision, module)
         taken = ", ".join(f"{name}: {array.dtype}{list(array.shape)}" for name, array in x.items())
         prediction, buffers = researcher.ask(
             what,
-            partial(forward, module),
+            call,
             researcher.NamedArrays("parameter", {**weights, **{name: held[name] for name in held}}),
             researcher.NamedArrays("feature", x) if len(x) > 1 else next(iter(x.values())),
             mode,

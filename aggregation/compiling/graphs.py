@@ -31,15 +31,18 @@ from coterie.aggregation.plan.private_steps import PrivateSteps
 from coterie.aggregation.plan.stage import PREDICTION
 from coterie.compute import numpy as xp
 from coterie.compute.array import Array
-from coterie.compute.autodiff import value_and_grad
 from coterie.compute.clipping.transform import clipped_grad, noised_mean
-from coterie.compute.data.batches import SMALLEST_WEIGHT
 from coterie.compute.ir import Graph
 from coterie.compute.nn import mode as modes
 from coterie.compute.nn.module import Module, ParameterSpec, Role
 from coterie.compute.onnx.importer.frameworks import export_hint
 from coterie.compute.optim.optimizer import Optimizer
 from coterie.compute.optim.packing import packed
+from coterie.compute.step.after import buffers_after
+from coterie.compute.step.draws import drawing_mode
+from coterie.compute.step.gradient import loss_gradient, weighted_mean
+from coterie.compute.step.precision import loss_scale
+from coterie.compute.step.step import running
 from coterie.compute.trace import GraphInputs, TensorSpec, trace_named
 from coterie.protocol.layout import Layout
 from coterie.protocol.sections import SectionSpec
@@ -97,7 +100,7 @@ class GraphBuilder:
             tensors={name: spec.shape for name, spec in specs.items() if spec.role != "frozen"},
             trained={name: specs[name].shape for name in uploaded_names(experiment, named["shared"])},
         )
-        optimizer = packed(client.optimizer(rule))
+        optimizer = running(packed(client.optimizer(rule)), experiment.half)
         state = traced_state(optimizer, shapes.trained)
         layout = Layout.of(client.version(shapes))
         hyper = {name: float(value) for name, value in {**optimizer.hyper, **client.hyper}.items()}
@@ -109,7 +112,14 @@ class GraphBuilder:
                 hint="Use nn.GroupNorm or nn.LayerNorm; in quantised training, QuantSettings(activations=None).",
                 code="model_mismatch",
             )
-        batch = BatchCalls(schema=experiment.schema, loss=loss, metrics=experiment.metrics)
+        if named["buffer"] and experiment.half is not None and experiment.half.dtype == "bfloat16":
+            raise errors.ExperimentError(
+                f"Running statistics such as {named['buffer'][0]!r} (BatchNorm) would be rounded to the 8 bits of "
+                "bfloat16 in every step.",
+                hint="Use precision='float16', or nn.GroupNorm or nn.LayerNorm.",
+                code="model_mismatch",
+            )
+        batch = BatchCalls(schema=experiment.schema, loss=loss, metrics=experiment.metrics, precision=experiment.half)
         return GraphBuilder(
             experiment=experiment,
             training=training,
@@ -189,7 +199,7 @@ class GraphBuilder:
         context = partial(Objective, base=base, constants=constants, hyper=hyper)
         after: Arrays = {}
         if self.training.private is None:
-            gradient, after, sums = self._gradient(inputs, weights, params, context)
+            gradient, after, sums = self._gradient(inputs, weights, params, context, state)
             count = xp.sum(weight)
         else:
             gradient = self._private_gradient(inputs, weights, params, context, self.training.private)
@@ -205,32 +215,31 @@ class GraphBuilder:
                     hint="Choose another method, or another kind of privacy.",
                     code="experiment_combination",
                 )
-            return self._gradient(inputs, weights, {name: at[name] for name in params}, context)[0]
+            return self._gradient(inputs, weights, {name: at[name] for name in params}, context, state)[0]
 
         step = Step(params=params, base=base, constants=constants, hyper=hyper, gradient_at=gradient_at)
         gradient = self.client.gradient(gradient, step)
         moved, kept = self.optimizer.step(gradient, state, params, hyper, active, weight=count)
-        # A step that is not active adds 0 times the change of a buffer, so it leaves the buffer as it is.
-        moved |= {name: weights[name] + active * (after[name] - weights[name]) for name in self.buffers}
+        moved |= buffers_after(active, after, {name: weights[name] for name in self.buffers}, self.experiment.half)
         # What an experiment does not train stays as the version has it.
         outputs = {f"{NEXT}{self._full_name(name)}": moved.get(name, weights[name]) for name in self.shapes.tensors}
         outputs |= {f"{NEXT}optimizer/{name}": kept[name] for name in self.optimizer_state}
         return outputs | sums
 
     def _gradient(
-        self, inputs: GraphInputs, weights: Arrays, params: Arrays, context: ObjectiveContext
+        self, inputs: GraphInputs, weights: Arrays, params: Arrays, context: ObjectiveContext, state: Arrays
     ) -> tuple[Arrays, Arrays, Outputs]:
-        """Of the batch: the mean gradient, the buffers after it, and the metric sums."""
+        """Of the batch: the mean gradient, the buffers after it, and the metric sums. state: the optimizer's."""
         weight, active = inputs[f"batch/{SAMPLE_WEIGHT}"], inputs[ACTIVE]
 
-        def objective(trained: Arrays) -> tuple[Array, Array, Array, Arrays]:
+        def objective(trained: Arrays) -> tuple[Array, tuple[Array, Array, Arrays]]:
             losses, prediction, after, minimised = self._objective(
-                inputs, {**weights, **trained}, trained, context, self._training_mode(inputs, weight)
+                inputs, {**weights, **trained}, trained, context, drawing_mode(inputs, weight)
             )
-            total = xp.sum(minimised * weight)
-            return total / xp.maximum(xp.sum(weight), SMALLEST_WEIGHT), losses, prediction, after
+            return weighted_mean(minimised, weight), (losses, prediction, after)
 
-        (_, losses, prediction, after), gradient = value_and_grad(objective, has_aux=True)(params)
+        scale = None if self.experiment.half is None else loss_scale(state)
+        _, (losses, prediction, after), gradient = loss_gradient(objective, params, scale=scale)
         totals = self.batch.totals(inputs, losses, prediction, weight)
         sums = {f"{NEXT}metric/{name}": inputs[f"metric/{name}"] + active * value for name, value in totals.items()}
         return gradient, after, sums
@@ -382,12 +391,3 @@ class GraphBuilder:
 
     def _hyper(self, inputs: GraphInputs) -> Arrays:
         return Requested(inputs, "hyper", dict.fromkeys(self.hyper, (1,)))
-
-    def _training_mode(self, inputs: GraphInputs, weight: Array) -> modes.Mode:
-        count = iter(range(1 << 16))
-
-        def uniform(shape: tuple[int, ...]) -> Array:
-            name = f"random/{next(count)}"
-            return inputs[name] if name in inputs else inputs.request(name, TensorSpec(shape))
-
-        return modes.train(uniform, weight)

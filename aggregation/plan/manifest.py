@@ -49,6 +49,7 @@ class Training:
 
     private: under example-level privacy, None otherwise. Then each row is drawn for itself into each of exactly
     ``max_steps`` batches of at most ``batch_size`` rows.
+    precision: in which the steps compute, where it is not float32. It is for people: the graphs say it themselves.
     """
 
     batch_size: Annotated[int, Field(ge=1, le=MOST_ROWS)]
@@ -56,6 +57,7 @@ class Training:
     max_steps: Annotated[int, Field(ge=1, le=MOST_STEPS)] | None = None
     holdout: Annotated[float, Field(ge=0, le=MOST_HOLDOUT)] = 0.0
     private: Annotated[PrivateSteps | None, UnlessNone] = None
+    precision: Annotated[Literal["float16", "bfloat16"] | None, UnlessNone] = None
 
     def draws(self) -> Draws | None:
         """What one round costs a device's rows, as far as draws go; None without example-level privacy."""

@@ -26,7 +26,12 @@ def strategies(manifest: Manifest) -> tuple[Strategy, ...]:
         (
             "training",
             manifest.trainer,
-            {"batch_size": training.batch_size, "epochs": training.epochs, "max_steps": training.max_steps},
+            {
+                "batch_size": training.batch_size,
+                "epochs": training.epochs,
+                "max_steps": training.max_steps,
+                "precision": training.precision or "float32",
+            },
         ),
         ("optimizer", manifest.optimizer.name, dict(manifest.optimizer.parameters)),
     ]

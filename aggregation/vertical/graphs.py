@@ -17,13 +17,13 @@ from coterie.aggregation.vertical.split import SplitNetwork
 from coterie.compute import numpy as xp
 from coterie.compute.array import Array
 from coterie.compute.autodiff import value_and_grad
-from coterie.compute.data.batches import SMALLEST_WEIGHT
 from coterie.compute.ir import Graph
 from coterie.compute.nn import mode as modes
 from coterie.compute.nn.calling import forward
 from coterie.compute.nn.module import Module, ParameterSpec
 from coterie.compute.optim.optimizer import Optimizer
 from coterie.compute.optim.packing import packed
+from coterie.compute.step.gradient import loss_gradient, weighted_mean
 from coterie.compute.trace import GraphInputs, TensorSpec
 from coterie.protocol.schema import DataSchema
 
@@ -215,22 +215,16 @@ class LabelGraphs:
         weights, weight = self.own.weights(inputs), inputs[f"batch/{SAMPLE_WEIGHT}"]
         received = {role: inputs[message(role, EMBEDDING)] for role in self.widths}
 
-        def objective(trained: Arrays, others: Arrays) -> tuple[Array, tuple[Array, Array]]:
-            prediction = self._predict(inputs, trained, others, _training(self.own.role))
+        def objective(variables: Arrays) -> tuple[Array, tuple[Array, Array]]:
+            own = {name: variables[f"own {name}"] for name in weights}
+            others = {role: variables[f"of {role}"] for role in received}
+            prediction = self._predict(inputs, own, others, _training(self.own.role))
             losses = self.own.batch.losses(inputs, prediction)
-            mean = xp.sum(losses * weight) / xp.maximum(xp.sum(weight), SMALLEST_WEIGHT)
-            return mean, (losses, prediction)
-
-        def of_all(variables: Arrays) -> tuple[Array, Array, Array]:
-            mean, (losses, prediction) = objective(
-                {name: variables[f"own {name}"] for name in weights},
-                {role: variables[f"of {role}"] for role in received},
-            )
-            return mean, losses, prediction
+            return weighted_mean(losses, weight), (losses, prediction)
 
         variables = {f"own {name}": value for name, value in weights.items()}
         variables |= {f"of {role}": value for role, value in received.items()}
-        (_, losses, prediction), gradient = value_and_grad(of_all, has_aux=True)(variables)
+        _, (losses, prediction), gradient = loss_gradient(objective, variables)
         sums = self.own.batch.totals(inputs, losses, prediction, weight)
         return (
             self.own.after_step(inputs, weights, {name: gradient[f"own {name}"] for name in weights})

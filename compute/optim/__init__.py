@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from coterie.compute.absent import refuser as _refuser
 from coterie.compute.optim.adagrad import adagrad
 from coterie.compute.optim.adam import adam, adamw
+from coterie.compute.optim.clipped import clipped
 from coterie.compute.optim.elsewhere import OPTIMIZERS as _OPTIMIZERS
 from coterie.compute.optim.lbfgs import Minimum, lbfgs, minimise
 from coterie.compute.optim.nadam import nadam
@@ -36,6 +37,7 @@ __all__ = [
     "adagrad",
     "adam",
     "adamw",
+    "clipped",
     "constant",
     "cosine",
     "lbfgs",

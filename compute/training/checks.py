@@ -11,7 +11,7 @@ from coterie.compute.ir import DTYPES, NDArray
 from coterie.compute.nn.module import Module, ParameterSpec
 from coterie.compute.onnx.importer.frameworks import export_hint
 from coterie.compute.optim.optimizer import Optimizer
-from coterie.compute.training.precision import Precision
+from coterie.compute.step.precision import Precision
 from coterie.errors import InputError
 
 # What an evaluation sums besides the metrics.

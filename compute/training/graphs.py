@@ -6,14 +6,13 @@ carries on.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from itertools import count
 from typing import Any, Final, TypeAlias, cast
 
 import numpy as np
 
 from coterie.compute import numpy as xp
 from coterie.compute.array import Array, as_array
-from coterie.compute.data.batches import SMALLEST_WEIGHT, WEIGHT
+from coterie.compute.data.batches import WEIGHT
 from coterie.compute.ir import Graph
 from coterie.compute.nn import mode as modes
 from coterie.compute.nn.calling import forward
@@ -23,9 +22,12 @@ from coterie.compute.optim.optimizer import Optimizer
 from coterie.compute.passes import optimise
 from coterie.compute.purity import undrawn
 from coterie.compute.source import user_source
+from coterie.compute.step.after import batch_sums, buffers_after
+from coterie.compute.step.draws import drawing_mode
+from coterie.compute.step.gradient import weighted_mean
+from coterie.compute.step.precision import Precision
+from coterie.compute.step.step import TrainStep
 from coterie.compute.trace import GraphInputs, TensorSpec, trace_named
-from coterie.compute.training.precision import LARGEST, Precision
-from coterie.compute.training.step import TrainStep
 from coterie.errors import InputError, ShapeError
 
 PerExample: TypeAlias = Callable[[Array, Array], Array]
@@ -72,10 +74,8 @@ class Recipe:
         return {f"batch/{name}": spec for name, spec in self.batch.items()}
 
     def _train(self, inputs: GraphInputs) -> dict[str, Array]:
-        numbers = count()
-        mode = modes.train(
-            lambda shape: inputs.request(f"random/{next(numbers)}", TensorSpec(shape)), inputs[f"batch/{WEIGHT}"]
-        )
+        weight = inputs[f"batch/{WEIGHT}"]
+        mode = drawing_mode(inputs, weight)
         label, frozen = inputs[f"batch/{self.label}"], _group(inputs, "frozen", self.frozen)
 
         def objective(
@@ -101,9 +101,9 @@ class Recipe:
         step = TrainStep(objective, self.optimizer, self.precision)
         after, (loss, (plain, moved)) = step(state, given, hyper, active)
         if plain:  # what is told is the loss of the labels, without the terms that were minimised beside it
-            weight = inputs[f"batch/{WEIGHT}"]
-            loss = xp.sum(plain[0] * weight) / xp.maximum(xp.sum(weight), SMALLEST_WEIGHT)
-        outputs = {f"{NEXT}buffer/{name}": _counted(active, moved[name], buffers[name]) for name in buffers}
+            loss = weighted_mean(plain[0], weight)
+        statistics = buffers_after(active, moved, buffers, self.precision)
+        outputs = {f"{NEXT}buffer/{name}": array for name, array in statistics.items()}
         outputs |= {f"{NEXT}shared/{name}": array for name, array in after["params"].items()}
         outputs |= {f"{NEXT}optimizer/{name}": array for name, array in after["optimizer"].items()}
         return outputs | {"loss": xp.reshape(loss, (1,))}
@@ -117,8 +117,7 @@ class Recipe:
             name: _per_example(f"metric {name!r}", function, prediction, label)
             for name, function in self.metrics.items()
         }
-        sums = {name: xp.sum(value * weight) for name, value in values.items()}
-        return {name: xp.reshape(total, (1,)) for name, total in ({"examples": xp.sum(weight)} | sums).items()}
+        return batch_sums(values, weight)
 
     def classes(self) -> int | None:
         """How many classes the loss tells apart: as many as there are logits; None for a loss without classes."""
@@ -181,12 +180,6 @@ def _per_example(what: str, function: PerExample, prediction: Array, label: Arra
             else "Reduce it: mean over all axes but the first.",
         )
     return array
-
-
-def _counted(active: Array, after: Array, before: Array) -> Array:
-    """The new value of a buffer where the step counts and nothing overflowed, else the old one."""
-    counts = active * xp.astype(xp.less(xp.sum(xp.abs(after)), LARGEST), xp.float32)
-    return xp.where(xp.greater(counts, 0.0), after, before)
 
 
 def _named(group: str, specs: Specs) -> dict[str, TensorSpec]:

@@ -24,6 +24,8 @@ from coterie.compute.runtime.executable import Executable
 from coterie.compute.runtime.hybrid_loop import Trunk
 from coterie.compute.runtime.session import CPU
 from coterie.compute.runtime.steady import Fallback, SteadyExecutable
+from coterie.compute.step.precision import Precision
+from coterie.compute.step.step import first_state, running
 from coterie.compute.trace import TensorSpec
 from coterie.compute.training.checkpoints import Fact, read_checkpoint, write_checkpoint
 from coterie.compute.training.checks import check_arguments, check_callable, check_initial
@@ -31,9 +33,7 @@ from coterie.compute.training.diverged import check_losses
 from coterie.compute.training.feeding import Feeder, rows_of
 from coterie.compute.training.graphs import NEXT, PerExample, Recipe, Specs
 from coterie.compute.training.loops import Loop, LoopOptions, loaded, made_loop, name_of
-from coterie.compute.training.precision import Precision
 from coterie.compute.training.sink import require_loops
-from coterie.compute.training.step import first_state, unscaling
 from coterie.compute.training.supply import Arrays, Batch, Data, Place, Supply, supply_of
 from coterie.errors import InputError
 
@@ -131,7 +131,7 @@ class Trainer:
         weights = model.init(seed) | check_initial(model.specs(), initial or {})
         weights = {f"{roles[name]}/{name}": value for name, value in weights.items()}
         trained = {name.removeprefix("shared/"): value for name, value in weights.items() if name.startswith("shared/")}
-        started = first_state(unscaling(self._optimizer, precision), trained)
+        started = first_state(running(self._optimizer, precision), trained)
         shared = {f"shared/{name}": value.numpy() for name, value in started["params"].items()}
         state = {f"optimizer/{name}": value.numpy() for name, value in started["optimizer"].items()}
         first: dict[str, NDArray] = {**weights, **shared, **state}

@@ -7,12 +7,14 @@ import pytest
 
 from coterie.aggregation.compiling.compile import compile_plan
 from coterie.aggregation.horizontal import Algorithm, FedAvg, FedProx
-from coterie.compute.optim import Optimizer, adam, sgd
+from coterie.compute.optim import Optimizer, adam, clipped, sgd
 from coterie.compute.training.accumulation import accumulate
 
 
 @pytest.mark.parametrize("algorithm", [FedAvg(), FedProx(0.5)], ids=["fedavg", "fedprox"])
-@pytest.mark.parametrize("optimizer", [sgd(0.3), sgd(0.3, momentum=0.9), adam(0.1)], ids=["sgd", "momentum", "adam"])
+@pytest.mark.parametrize(
+    "optimizer", [sgd(0.3, momentum=0.9), adam(0.1), clipped(sgd(0.3), 0.1)], ids=["momentum", "adam", "clipped"]
+)
 def test_micro_batches_with_padding_equal_the_large_batch(
     optimizer: Optimizer, algorithm: Algorithm, make_experiment: Any, make_batch: Any, drive: Any
 ) -> None:

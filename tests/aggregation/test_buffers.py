@@ -103,6 +103,19 @@ def test_training_moves_them_by_the_batches_alone(
         np.testing.assert_array_equal(sent[name], driven.state[f"buffer/{name}"] - plan.initial[name])
 
 
+def test_a_step_that_does_not_count_leaves_them_whatever_its_rows_hold(
+    make_experiment: Make, make_batch: Any, drive: Any
+) -> None:
+    plan = compiled(make_experiment, optimizer=sgd(0.0))
+    batch = make_batch()
+    infinite = {**batch, "x": np.full_like(batch["x"], 3e38)}
+    driven = drive(plan.plan, plan.initial, [batch, infinite], active=[1.0, 0.0])
+    once = drive(plan.plan, plan.initial, [batch])
+    for name in BUFFERS:
+        assert np.isfinite(once.state[f"buffer/{name}"]).all()
+        np.testing.assert_array_equal(driven.state[f"buffer/{name}"], once.state[f"buffer/{name}"])
+
+
 def test_eval_and_infer_use_the_running_statistics(make_experiment: Make, make_batch: Any) -> None:
     plan = compiled(make_experiment, metrics={}, infer_batch=6)
     random = np.random.default_rng(0)

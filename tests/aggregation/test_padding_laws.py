@@ -39,7 +39,7 @@ from coterie.compute.nn import (
 from coterie.compute.nn.losses import softmax_cross_entropy
 from coterie.compute.nn.metrics import accuracy
 from coterie.compute.nn.module import Module
-from coterie.compute.optim import Optimizer, adam, adamw, lbfgs, sgd, shampoo
+from coterie.compute.optim import Optimizer, adam, adamw, clipped, lbfgs, sgd, shampoo
 from coterie.compute.training import accumulate
 from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.schema import DataSchema, Feature, Label
@@ -102,11 +102,12 @@ OPTIMIZERS: dict[str, Optimizer] = {
     "adam": adam(0.1),
     "adamw": adamw(0.1),
     "accumulated": accumulate(adam(0.1), 2),
+    "clipped": clipped(adam(0.1), 0.05),
     "shampoo": shampoo(0.1),
     "l-bfgs": lbfgs(0.1, memory=2),
 }
 LONG = {"attention", "recurrent"}  # graphs that take longer to compile, with two optimizers only
-WIDE = {"accumulated", "shampoo", "l-bfgs"}  # with much state or many operators; for two models only
+WIDE = {"accumulated", "clipped", "shampoo", "l-bfgs"}  # with much state or many operators; for two models only
 TURNS = [name for name in OPTIMIZERS if name not in WIDE and name != "sgd"]
 CASES = [
     *product(MODELS, ALGORITHMS, ["sgd"]),

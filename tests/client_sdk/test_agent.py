@@ -28,10 +28,11 @@ from tests.held_clock import held
 from tests.patience import patience
 
 
-def test_several_devices_train_and_evaluate_a_model_that_learns(tmp_path: Path) -> None:
+@pytest.mark.parametrize("precision", ["float32", "float16", "bfloat16"])
+def test_several_devices_train_and_evaluate_a_model_that_learns(tmp_path: Path, precision: str) -> None:
     async def work(place: Lab) -> None:
         policy = RoundPolicy(rounds=3, cohort=3, evaluate_every=1)
-        view = await place.submit(experiment("learn", rounds=policy, epochs=4))
+        view = await place.submit(experiment("learn", rounds=policy, epochs=4, precision=precision))
         agents = [await place.agent("learn", f"d{i}", data=rows(60, i)) for i in range(3)]
         tasks = [asyncio.create_task(agent.run(rounds=3)) for agent in agents]
         summaries = await asyncio.gather(*tasks)

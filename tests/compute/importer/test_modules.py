@@ -15,7 +15,7 @@ from coterie.compute.autodiff import value_and_grad
 from coterie.compute.clipping.transform import clipped_grad
 from coterie.compute.ir import NDArray
 from coterie.compute.onnx import ImportedModel, load
-from coterie.compute.training.precision import amp
+from coterie.compute.step.precision import amp
 from coterie.compute.training.trainer import Trainer
 from coterie.errors import InputError
 from tests.compute.importer.foreign_models import MODELS

@@ -16,7 +16,8 @@ from coterie.compute.nn.losses import softmax_cross_entropy
 from coterie.compute.quant import QuantSettings, deploy, float_model, qat, quantise
 from coterie.compute.quant.aware import learned_ranges
 from coterie.compute.quant.reporting import operators_run
-from coterie.compute.training import Trainer, amp
+from coterie.compute.step import amp
+from coterie.compute.training import Trainer
 from coterie.errors import InputError
 from tests.compute.quant.graphs import CNN, exported, stripes, trained_cnn
 

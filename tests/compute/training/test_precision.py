@@ -13,10 +13,10 @@ from coterie.compute.array import Array
 from coterie.compute.data.batches import Batches
 from coterie.compute.ir import NDArray
 from coterie.compute.nn.losses import softmax_cross_entropy
+from coterie.compute.step.precision import GOOD, SCALE, Half, Precision, amp
+from coterie.compute.step.rounding import round_bfloat16, rounded
+from coterie.compute.step.step import TrainStep
 from coterie.compute.training.accumulation import accumulate
-from coterie.compute.training.precision import GOOD, SCALE, Half, Precision, amp
-from coterie.compute.training.rounding import round_bfloat16, rounded
-from coterie.compute.training.step import TrainStep
 from coterie.compute.training.trainer import Trainer
 from coterie.errors import InputError
 

@@ -21,7 +21,7 @@ from coterie.compute.ir import NDArray
 from coterie.compute.optim.inverse_root import inverse_root
 from coterie.compute.optim.lbfgs import lbfgs, minimise
 from coterie.compute.optim.line_search import Point, wolfe
-from coterie.compute.training.step import TrainStep
+from coterie.compute.step.step import TrainStep
 from coterie.errors import DTypeError, InputError
 
 RNG = np.random.default_rng(0)

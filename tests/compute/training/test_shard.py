@@ -17,7 +17,7 @@ from coterie.compute.array import Array
 from coterie.compute.ir import NDArray
 from coterie.compute.nn.losses import softmax_cross_entropy
 from coterie.compute.optim import adam
-from coterie.compute.training.step import TrainStep
+from coterie.compute.step.step import TrainStep
 from coterie.errors import InputError, ShapeError, TraceError
 
 RNG = np.random.default_rng(0)

@@ -19,10 +19,10 @@ from coterie.compute.onnx.writer import to_onnx
 from coterie.compute.passes import optimise
 from coterie.compute.runtime.executable import Executable
 from coterie.compute.runtime.step_loop import StepLoop
+from coterie.compute.step.step import TrainStep
 from coterie.compute.trace import GraphInputs, TensorSpec, trace_named
 from coterie.compute.training.sink import sunk, sunk_executable
 from coterie.compute.training.stacks import Stacks
-from coterie.compute.training.step import TrainStep
 from coterie.errors import ConfigurationError, InputError, TraceError
 
 CARRY = {"next/w": "w", "next/m": "m"}

@@ -11,16 +11,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coterie.compute import jit, nn, optim, training
+from coterie.compute import jit, nn, optim, step, training
 from coterie.compute import numpy as xp
 from coterie.compute.array import Array
 from coterie.compute.data.batches import Batches
 from coterie.compute.ir import NDArray
 from coterie.compute.nn.losses import softmax_cross_entropy
 from coterie.compute.nn.metrics import accuracy
+from coterie.compute.step.precision import Precision
+from coterie.compute.step.step import TrainStep
 from coterie.compute.training.accumulation import accumulate
-from coterie.compute.training.precision import Precision
-from coterie.compute.training.step import TrainStep
 from coterie.compute.training.trainer import Trainer
 from coterie.errors import ConfigurationError, InputError, TraceError
 
@@ -342,11 +342,14 @@ def test_a_damaged_checkpoint_is_refused(tmp_path: Path) -> None:
 
 
 def test_every_public_name_can_be_had_and_a_step_loads_no_runtime() -> None:
-    for name in training.__all__:
-        assert callable(getattr(training, name))
+    for package in (step, training):
+        for name in package.__all__:
+            assert callable(getattr(package, name))
     with pytest.raises(AttributeError, match="frobnicate"):
         _ = training.frobnicate
-    program = "import sys; from coterie.compute.training import TrainStep, accumulate, amp; "
+    program = (
+        "import sys; from coterie.compute.step import TrainStep, amp; from coterie.compute.training import accumulate; "
+    )
     program += "print([name for name in ('onnx', 'onnxruntime') if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.strip() == "[]"

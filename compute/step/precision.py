@@ -10,9 +10,9 @@ from coterie.compute import tree
 from coterie.compute.array import Array, as_array, bind
 from coterie.compute.control.derived import custom_vjp
 from coterie.compute.data.batches import WEIGHT
-from coterie.compute.optim.optimizer import Arrays, Optimizer, check_whole, scaled
+from coterie.compute.optim.optimizer import Arrays, Optimizer, check_whole
+from coterie.compute.step.rounding import rounded
 from coterie.compute.trace import is_array
-from coterie.compute.training.rounding import rounded
 from coterie.errors import InputError
 
 Half: TypeAlias = Literal["float16", "bfloat16"]
@@ -61,17 +61,16 @@ def amp(level: Literal["O0", "O1", "O2"] = "O1") -> Precision | None:
 
 
 def loss_scale(state: Arrays) -> Array:
-    """The number by which the loss is to be multiplied, of shape (), out of the state of ``loss_scaled``."""
+    """The number by which the loss is to be multiplied, of shape (), out of the state of ``skipping``."""
     return xp.reshape(state[SCALE], ())
 
 
-def loss_scaled(optimizer: Optimizer, precision: Precision) -> Optimizer:
-    """The optimizer, given gradients of a loss times ``loss_scale(state)``.
+def skipping(optimizer: Optimizer, precision: Precision) -> Optimizer:
+    """The optimizer, given gradients of a loss that was differentiated times ``loss_scale(state)``.
 
-    They are divided by the scale in float32. Where one of them is infinite or NaN the step is skipped: parameters and
-    state come back bit for bit, but for the scale, which halves (at least 1). After ``grow_after`` good steps in a row
-    it doubles (at most 2^24). State: two numbers of [1] beside the inner optimizer's. (Micikevicius et al. 2018, Mixed
-    precision training.)
+    Where one of them is infinite or NaN the step is skipped: parameters and state come back bit for bit, but for the
+    scale, which halves (at least 1). After ``grow_after`` good steps in a row it doubles (at most 2^24). State: two
+    numbers of [1] beside the inner optimizer's. (Micikevicius et al. 2018, Mixed precision training.)
     """
 
     def init(params: Arrays) -> dict[str, Array]:
@@ -85,8 +84,7 @@ def loss_scaled(optimizer: Optimizer, precision: Precision) -> Optimizer:
             size = size + xp.sum(xp.abs(gradient))
         finite = xp.reshape(xp.less(size, LARGEST), (1,))
         good = active * xp.astype(finite, xp.float32)
-        factor = 1 / state[SCALE]
-        plain = {name: _where(finite, scaled(factor, gradient)) for name, gradient in grads.items()}
+        plain = {name: _where(finite, gradient) for name, gradient in grads.items()}
         own = {name: value for name, value in state.items() if name not in (SCALE, GOOD)}
         moved, kept = optimizer.step(plain, own, params, hyper, good, weight=weight)
         return moved, kept | _next_scale(state, active, good, precision)

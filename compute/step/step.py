@@ -6,21 +6,21 @@ from typing import Any, TypeAlias, cast
 
 from coterie.compute import numpy as xp
 from coterie.compute.array import Array, as_array
-from coterie.compute.autodiff import value_and_grad
-from coterie.compute.data.batches import SMALLEST_WEIGHT, WEIGHT
+from coterie.compute.data.batches import WEIGHT
 from coterie.compute.ir import NDArray
 from coterie.compute.optim.optimizer import Arrays, Optimizer
 from coterie.compute.source import user_source
-from coterie.compute.training.precision import Precision, compute_in, loss_scale, loss_scaled
+from coterie.compute.step.gradient import loss_gradient, weighted_mean
+from coterie.compute.step.precision import Precision, compute_in, loss_scale, skipping
 from coterie.errors import InputError, ShapeError
 
 State: TypeAlias = dict[str, dict[str, Array]]
 """``{"params": arrays by name, "optimizer": arrays by name}``."""
 
 
-def unscaling(optimizer: Optimizer, precision: Precision | None) -> Optimizer:
-    """The optimizer that runs for a precision: the given one, or that one behind the unscaling of its gradients."""
-    return optimizer if precision is None else loss_scaled(optimizer, precision)
+def running(optimizer: Optimizer, precision: Precision | None) -> Optimizer:
+    """The optimizer that runs for a precision: the given one, or that one behind the test for an overflow."""
+    return optimizer if precision is None else skipping(optimizer, precision)
 
 
 def first_state(optimizer: Optimizer, params: Mapping[str, Array | NDArray]) -> State:
@@ -50,8 +50,8 @@ class TrainStep:
 
     @property
     def inner(self) -> Optimizer:
-        """The optimizer that runs, see :func:`unscaling`."""
-        return unscaling(self.optimizer, self.precision)
+        """The optimizer that runs, see :func:`running`."""
+        return running(self.optimizer, self.precision)
 
     def init(self, params: Mapping[str, Array | NDArray]) -> State:
         """The first state for these parameters, which are copied."""
@@ -72,9 +72,9 @@ class TrainStep:
         given = {**optimizer.hyper, **(hyper or {})}
         scalars = {name: xp.reshape(as_array(value), (1,)) for name, value in given.items()}
         kept = dict(state["optimizer"])
-        scale = 1.0 if self.precision is None else loss_scale(kept)
+        scale = None if self.precision is None else loss_scale(kept)
 
-        def scaled(params: Arrays) -> tuple[Array, Any]:
+        def objective(params: Arrays) -> tuple[Array, Any]:
             returned = self._asked(params, batch)
             if not isinstance(cast(object, returned), Array | tuple):
                 raise InputError(
@@ -82,17 +82,15 @@ class TrainStep:
                     f"{type(returned).__name__}."
                 )
             if isinstance(returned, Array):
-                loss = self._reduced(returned, batch)
-                return loss * scale, loss
+                return self._reduced(returned, batch), ()
             losses, more = returned
-            loss = self._reduced(losses, batch)
-            return loss * scale, (loss, more)
+            return self._reduced(losses, batch), (more,)
 
-        (_, result), gradients = value_and_grad(scaled, has_aux=True)(dict(state["params"]))
+        loss, more, gradients = loss_gradient(objective, state["params"], scale=scale)
         weight = xp.sum(as_array(batch[WEIGHT])) if WEIGHT in batch else xp.ones(())
         on = xp.ones((1,)) if active is None else active
         params, moved = optimizer.step(gradients, kept, state["params"], scalars, on, weight=weight)
-        return {"params": params, "optimizer": moved}, result
+        return {"params": params, "optimizer": moved}, (loss, *more) if more else loss
 
     def _asked(self, params: Arrays, batch: Mapping[str, Any]) -> Any:
         objective = self.objective if self.precision is None else compute_in(self.precision.dtype, self.objective)
@@ -114,4 +112,4 @@ class TrainStep:
                 f"{user_source()}: the objective returned {losses.type} for {weight.type} sample weights.",
                 hint="Return one value per example, or a number.",
             )
-        return xp.sum(losses * weight) / xp.maximum(xp.sum(weight), SMALLEST_WEIGHT)
+        return weighted_mean(losses, weight)
