@@ -26,10 +26,11 @@ from coterie.client_sdk.party.learner_store import LearnerCall, LearnerStore, Ro
 from coterie.client_sdk.party.message_log import MessageLog
 from coterie.client_sdk.party.party import Session
 from coterie.client_sdk.party.plans import require_plan
+from coterie.client_sdk.rows.allowed import check_readable
 from coterie.client_sdk.rows.loading import DataSource, load_data
 from coterie.compute.data.batches import Batches
 from coterie.compute.runtime.executable import Executable
-from coterie.errors import ArgumentTypeError, ConfigurationError, Conflict, InputError, PlanRefused
+from coterie.errors import ConfigurationError, Conflict, InputError
 from coterie.protocol.arrays import ArraysByName
 from coterie.protocol.device import DIVERGED
 from coterie.protocol.finite import all_finite
@@ -55,7 +56,7 @@ class Learner:
     plan: the same for all roles; see `coterie.client_sdk.party.plans`.
     folder: where its part of the model is, its progress, and messages that are not worked in yet; of this role and plan
         alone, closed to other users, one program at a time.
-    columns: names of the columns that the plan may read.
+    columns: names that the plan may read: of columns of a table, of arrays, and of ``.npy`` files without their ending.
     threads: of one graph run.
     patience_s: how long to wait for a partner's message; for as long as it takes when not given.
 
@@ -82,7 +83,8 @@ class Learner:
         require_plan(plan)
         self._plan, self._role = plan, session.membership.role
         self._part = plan.manifest.part(self._role)
-        _check_columns(plan, self._role, columns)
+        check_readable(self._part.schema, columns)
+        self._columns = frozenset(columns)
         self._threads, self._patience_s = threads, patience_s
         self._store = LearnerStore(Path(folder))
         try:
@@ -124,7 +126,8 @@ class Learner:
 
         rows: as a device's data are given (`coterie.client_sdk.rows.loading.load_data`).
         on_epoch: gets the number of each epoch that ends, from 1, and the means of its metrics.
-        Raises DataError; Conflict (``session_step``) where a partner makes another call, or has another number of rows;
+        Raises DataError; PlanRefused (``plan_columns``) where the rows are read by names that are not allowed; Conflict
+        (``session_step``) where a partner makes another call, or has another number of rows;
         InputError (``training_diverged``), and as `MessageLog` does.
         """
         return tuple(MetricSums(sums) for sums in self._call("train", rows, on_epoch)[0].epochs)
@@ -177,7 +180,7 @@ class Learner:
         self, task: TaskName, rows: DataSource, on_epoch: Callable[[int, Mapping[str, float]], None]
     ) -> tuple[LearnerCall, ArraysByName]:
         """The next call and what it gave: now, or in an earlier program."""
-        arrays = load_data(rows, _schema_of(self._part.schema, task))
+        arrays = load_data(rows, _schema_of(self._part.schema, task), allowed=self._columns)
         count = len(next(iter(arrays.values())))
         asked = LearnerCall(number=self._calls, task=task, rows=count, digest=_digest_of(arrays), threads=self._threads)
         found = self._store.result(asked.number)
@@ -324,19 +327,6 @@ def _partners(part: RolePart) -> list[str]:
     sent = [t.partner for stage in part.stages for t in stage.to_destination("message")]
     read = [t.partner for stage in part.stages for t in stage.from_source("message")]
     return sorted({role for role in (*sent, *read) if role is not None})
-
-
-def _check_columns(plan: SessionPlan, role: str, columns: Collection[str]) -> None:
-    if isinstance(columns, str):
-        raise ArgumentTypeError(f"columns are names, as in columns=({columns!r},).")
-    read = plan.manifest.part(role).schema.sources
-    surplus = [name for name in read if name not in columns]
-    if surplus:
-        raise PlanRefused(
-            f"The plan reads {', '.join(map(repr, surplus))} of role {role!r}, which columns= does not allow.",
-            hint="Allow them if your partners may learn of them, or ask whoever made the plan to leave them out.",
-            code="plan_columns",
-        )
 
 
 def _digest_of(arrays: ArraysByName) -> str:

@@ -19,7 +19,9 @@ from coterie.aggregation.vertical.compile import compile_split
 from coterie.aggregation.vertical.split import FeatureRole, LabelRole, SplitNetwork
 from coterie.client_sdk.party.learner import STAGE, Learner
 from coterie.client_sdk.party.plans import receive_plan, send_plan
+from coterie.client_sdk.rows.loading import load_data
 from coterie.compute import nn, optim
+from coterie.compute.data import ArraySource
 from coterie.compute.nn import losses
 from coterie.compute.nn import metrics as nn_metrics
 from coterie.errors import CoterieError
@@ -196,6 +198,33 @@ def test_a_plan_reads_the_columns_that_are_allowed(coordinator: Coordinator, tmp
         with pytest.raises(CoterieError) as none:
             Learner(pair.feature, cast(Any, split_role.network()), tmp_path / "refused", columns=("scan",))
         assert none.value.reason == "argument_type" and "compile_split" in str(none.value.hint)
+
+
+def test_the_columns_that_are_allowed_bound_whatever_is_read(coordinator: Coordinator, tmp_path: Path) -> None:
+    """A feature may be read whole by its name, or by its columns: where the rows come from decides."""
+    salary = Feature(name="salary", shape=(1,), columns=("age",))
+    part = FeatureRole(role="feature", features=(salary,), model=nn.Linear(1, 2))
+    plan = compile_split(replace(split_role.network(), features=(part,)))
+
+    def sources(name: str, *shape: int) -> tuple[Any, ...]:
+        arrays: dict[str, Any] = {name: np.zeros(shape, np.float32)}
+        np.savez(tmp_path / f"{name}.npz", **arrays)
+        return (tmp_path / f"{name}.npz", arrays, lambda: arrays, ArraySource(arrays))
+
+    np.save(tmp_path / "salary.npy", np.zeros((8, 1), np.float32))
+    (tmp_path / "tables").mkdir()
+    (tmp_path / "tables" / "rows.csv").write_text("age,salary\n1,50000\n")
+    by_name = (tmp_path, *sources("salary", 8, 1))
+    by_column = (tmp_path / "tables", tmp_path / "tables" / "rows.csv", *sources("age", 8))
+    with paired(coordinator, tmp_path / "parties") as pair:
+        for allowed, refused, read in (("age", by_name, by_column), ("salary", by_column, by_name)):
+            with Learner(pair.feature, plan, tmp_path / allowed, columns=(allowed,), patience_s=0.1) as learner:
+                for rows in refused:
+                    with pytest.raises(CoterieError) as named:
+                        learner.train(rows)
+                    assert named.value.reason == "plan_columns", rows
+            for rows in read:
+                assert set(load_data(rows, part.schema, allowed=(allowed,))) == {"salary", "no_label"}
 
 
 def test_a_folder_is_of_one_role_and_one_program(coordinator: Coordinator, tmp_path: Path) -> None:
