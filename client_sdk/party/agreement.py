@@ -63,7 +63,7 @@ def _refusing(
 def _exchange(log: MessageLog, partners: list[str], text: str, patience_s: float | None) -> dict[str, str]:
     """Tell every partner a text, and hear one from each."""
     for role in partners:
-        log.send(role, encode_tensors({}, {KEY: text}))
+        log.send(role, encode_tensors({}, {KEY: text}), patience_s=patience_s)
     found: dict[str, str] = {}
     for role in partners:
         data = log.receive(role, limit=HEADER_BYTES, patience_s=patience_s)

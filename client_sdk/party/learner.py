@@ -58,7 +58,8 @@ class Learner:
         alone, closed to other users, one program at a time.
     columns: names that the plan may read: of columns of a table, of arrays, and of ``.npy`` files without their ending.
     threads: of one graph run.
-    patience_s: how long to wait for a partner's message; for as long as it takes when not given.
+    patience_s: how long to wait for a partner's message, for one that has not joined, and for a coordinator that is
+        away; for as long as it takes when not given.
 
     Row i of each call must be about the same person or thing in all roles' data.
 
@@ -288,7 +289,7 @@ class Learner:
         for role in self._partners:
             own = {t.key: messages[t.address] for t in stage.to_destination("message") if t.partner == role}
             if own:
-                self._log.send(role, encode_tensors(own, {KEY: step_text(call)}))
+                self._log.send(role, encode_tensors(own, {KEY: step_text(call)}), patience_s=self._patience_s)
 
     def _received(
         self, call: LearnerCall, stage: Stage, stages: list[Stage], received: dict[str, NDArray[Any]]

@@ -28,13 +28,14 @@ class MessageLog:
         """Go back to where these many messages are worked in."""
         self.sent, self.received = dict(sent), dict(received)
 
-    def send(self, role: str, body: bytes) -> None:
+    def send(self, role: str, body: bytes, *, patience_s: float | None = None) -> None:
         """Send the next message to a role; one that was sent before is not sent twice.
 
+        patience_s: how long to wait until it can be sent; for as long as it takes when not given.
         Raises Conflict (``message_differs``) where it was sent with another body, and as `Session.send` does.
         """
         number = self.sent.get(role, 0)
-        self._session.send(self._stage, role, body, sequence=number)
+        self._session.send(self._stage, role, body, sequence=number, patience_s=patience_s)
         self.sent[role] = number + 1
 
     def receive(self, role: str, *, limit: int, patience_s: float | None = None) -> bytes:
@@ -56,7 +57,7 @@ class MessageLog:
             if message.sequence >= number:
                 break
             # It was kept; the process ended before it was acknowledged.
-            self._session.acknowledge(message)
+            self._session.acknowledge(message, patience_s=patience_s)
         if message.sequence > number:
             raise RemoteError(
                 f"Message {number} from {role} in stage {self._stage} was acknowledged and is not in "
@@ -76,5 +77,5 @@ class MessageLog:
         body = bytes(data)
         self._store.add_message(self._stage, role, number, body)
         self.faults.reach("message_kept")
-        self._session.acknowledge(message)
+        self._session.acknowledge(message, patience_s=patience_s)
         return body

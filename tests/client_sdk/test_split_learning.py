@@ -13,11 +13,13 @@ import numpy as np
 import pytest
 import split_role
 from sdk_kit import Coordinator
-from split_sessions import Pair, both, paired
+from split_sessions import Pair, both, paired, tokens_of
 
 from coterie.aggregation.vertical.compile import compile_split
 from coterie.aggregation.vertical.split import FeatureRole, LabelRole, SplitNetwork
 from coterie.client_sdk.party.learner import STAGE, Learner
+from coterie.client_sdk.party.party import Party
+from coterie.client_sdk.party.pins import trust_first_use
 from coterie.client_sdk.party.plans import receive_plan, send_plan
 from coterie.client_sdk.rows.loading import load_data
 from coterie.compute import nn, optim
@@ -186,6 +188,24 @@ def test_a_call_that_nobody_has_joined_may_be_taken_back(coordinator: Coordinato
 
             trained, _ = both(lambda: here.train(owner), insist)
             assert [sums.examples for sums in trained] == [split_role.ROWS] * 3
+
+
+def test_a_role_waits_no_longer_than_it_says_for_one_that_has_not_joined(
+    coordinator: Coordinator, tmp_path: Path
+) -> None:
+    plan, tokens = compile_split(split_role.network()), tokens_of(coordinator)
+    with Party(tmp_path / "owner", judge=trust_first_use) as party:
+        session = party.join(coordinator.url, tokens["owner"])
+        with Learner(session, plan, tmp_path / "alone", columns=("blood", "ill"), patience_s=0.1) as here:
+            waits: tuple[Callable[[], Any], ...] = (
+                lambda: here.train(split_role.rows("owner")),
+                lambda: send_plan(session, plan, patience_s=0.1),
+                lambda: receive_plan(session, "feature", tmp_path / "plan", patience_s=0.1),
+            )
+            for wait in waits:
+                with pytest.raises(CoterieError) as silent:
+                    wait()
+                assert silent.value.reason == "partner_silent" and "has not joined yet" in silent.value.message
 
 
 def test_a_plan_reads_the_columns_that_are_allowed(coordinator: Coordinator, tmp_path: Path) -> None:
