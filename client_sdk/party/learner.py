@@ -1,8 +1,10 @@
 """One role's side of a plan of a session: it runs its stages on its own rows, and exchanges with its partners what the
 plan says, and no more.
 
-Calls are numbered by their order in the program. A program that was killed is started again and makes the same calls:
-those that were done return at once what they returned, and the one that was broken off goes on.
+Calls are numbered by their order in the programs of a session. A program that was killed is started again and makes the
+same calls: those that were done return at once what they returned, and the one that was broken off goes on. In another
+session they are numbered anew. What was broken off before it changed any weight is dropped there; a training that did
+goes on in its own session alone.
 """
 
 import hashlib
@@ -116,7 +118,7 @@ class Learner:
         return self._tensors
 
     def skip_done(self) -> None:
-        """Let the next call be a new one, after all that earlier programs have made in this folder."""
+        """Let the next call be a new one, after all that earlier programs have made in this session."""
         self._calls = self._progress.done
 
     def train(
@@ -159,22 +161,22 @@ class Learner:
             )
         if progress.session == fresh.session:
             return progress, tensors
-        if progress.call is not None:
+        if progress.call is not None and progress.call.changed_weights:
             raise ConfigurationError(
-                f"{self._store.folder} is in the middle of call {progress.call.number} of session {progress.session}.",
+                f"{self._store.folder} is in the middle of a training, call {progress.call.number} of session "
+                f"{progress.session}.",
                 hint="Finish it in that session, or train from the beginning in a new folder, in every role.",
                 code="plan_changed",
             )
-        return replace(progress, session=fresh.session, sent={}, received={}), tensors
+        return replace(fresh, trained=progress.trained), tensors
 
-    def _progress_at(self, call: LearnerCall | None, *, done: int) -> RoleProgress:
+    def _progress_at(self, call: LearnerCall | None) -> RoleProgress:
         """Progress with the messages that are worked in by now."""
-        counts = {"sent": dict(self._log.sent), "received": dict(self._log.received)}
-        return replace(self._progress, call=call, done=done, **counts)
+        return replace(self._progress, call=call, sent=dict(self._log.sent), received=dict(self._log.received))
 
     def _keep(self, call: LearnerCall | None, tensors: ArraysByName) -> None:
         """Keep where this role is now."""
-        self._progress, self._tensors = self._progress_at(call, done=self._progress.done), tensors
+        self._progress, self._tensors = self._progress_at(call), tensors
         self._store.keep(STAGE, self._progress, tensors)
 
     def _call(
@@ -182,9 +184,15 @@ class Learner:
     ) -> tuple[LearnerCall, ArraysByName]:
         """The next call and what it gave: now, or in an earlier program."""
         arrays = load_data(rows, _schema_of(self._part.schema, task), allowed=self._columns)
-        count = len(next(iter(arrays.values())))
-        asked = LearnerCall(number=self._calls, task=task, rows=count, digest=_digest_of(arrays), threads=self._threads)
-        found = self._store.result(asked.number)
+        asked = LearnerCall(
+            number=self._calls,
+            task=task,
+            rows=len(next(iter(arrays.values()))),
+            digest=_digest_of(arrays),
+            threads=self._threads,
+            trained=self._progress.trained,
+        )
+        found = self._store.result(asked.number) if asked.number < self._progress.done else None
         if found is None:
             found = self._finish_call(asked, arrays, on_epoch)
         elif not found[0].same_as(asked):
@@ -202,7 +210,11 @@ class Learner:
         if begun is not None and not begun.same_as(asked):
             if begun.agreed:
                 raise _other_call(begun, asked)
-            withdraw(self._log, self._partners, self._plan.id, begun, self._patience_s)
+            try:
+                withdraw(self._log, self._partners, self._plan.id, begun, self._patience_s)
+            except Conflict as error:
+                # An earlier program has said that it makes the call, and was killed before it kept that all do.
+                raise (_other_call(begun, asked) if error.reason == "message_differs" else error) from error
             self._keep(None, self._tensors)
             begun = None
         if begun is None:
@@ -218,14 +230,15 @@ class Learner:
             self._keep(begun, self._tensors)
             self._log.faults.reach("agreed")
         call, outputs = self._work(begun, arrays, on_epoch)
-        self._progress = self._progress_at(None, done=call.number + 1)
+        trained = call.trained + (call.task == "train")
+        self._progress = replace(self._progress_at(None), done=call.number + 1, trained=trained)
         self._store.finish(STAGE, call, outputs, self._progress, self._tensors)
         self._log.faults.reach("call_done")
         return call, outputs
 
     def _begin(self, call: LearnerCall) -> None:
         tensors = self._tensors
-        if not tensors and call.task != "train":
+        if not call.trained and call.task != "train":
             raise ConfigurationError(
                 f"The part of role {self._role!r} in {self._store.folder} is not trained.",
                 hint="Call train first, in every role.",

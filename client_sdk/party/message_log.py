@@ -3,11 +3,14 @@ reads again what it had read, and sends nothing twice.
 """
 
 from collections.abc import Mapping
+from typing import Final
 
 from coterie.client_sdk.party.faults import LearnerFaults
 from coterie.client_sdk.party.learner_store import LearnerStore
 from coterie.client_sdk.party.party import Session
 from coterie.errors import InputError, RemoteError
+
+EXPIRED: Final = "message_expired"
 
 
 class MessageLog:
@@ -46,8 +49,14 @@ class MessageLog:
         Raises InputError (``message_too_large``), and as `Session.receive` does.
         """
         number = self.received.get(role, 0)
-        kept = self._store.message(self._stage, role, number)
-        data = self._fetch(role, number, limit, patience_s) if kept is None else kept
+        data = self._store.message(self._session.membership.session, self._stage, role, number)
+        if data is None:
+            try:
+                data = self._fetch(role, number, limit, patience_s)
+            except RemoteError as error:
+                if error.reason == EXPIRED:
+                    raise _expired(error) from error
+                raise
         self.received[role] = number + 1
         return data
 
@@ -75,7 +84,17 @@ class MessageLog:
                     code="message_too_large",
                 )
         body = bytes(data)
-        self._store.add_message(self._stage, role, number, body)
+        self._store.add_message(self._session.membership.session, self._stage, role, number, body)
         self.faults.reach("message_kept")
         self._session.acknowledge(message, patience_s=patience_s)
         return body
+
+
+def _expired(error: RemoteError) -> RemoteError:
+    """Of a plan no message can be sent again as a new one, as the coordinator proposes."""
+    return RemoteError(
+        error.message,
+        hint="End the session and go on in another, with the same folders; where a training was broken off, train from "
+        "the beginning in new ones, in every role. `coterie sessions make --message-ttl` lets messages wait longer.",
+        code=EXPIRED,
+    )

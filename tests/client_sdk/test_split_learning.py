@@ -282,7 +282,8 @@ def test_a_partner_that_sends_something_else_is_refused(
     """The role with features is real, that with labels sends what a test says."""
     plan = compile_split(split_role.network())
     with paired(coordinator, tmp_path) as pair, pair.learners(plan) as (_, there):
-        said = json.dumps({"call": 0, "plan": plan.id, "rows": split_role.ROWS, "task": "train"}, separators=(",", ":"))
+        call = {"call": 0, "plan": plan.id, "rows": split_role.ROWS, "task": "train", "trained": 0}
+        said = json.dumps(call, separators=(",", ":"))
         at = json.dumps({"call": 0, "step": 0, "task": "train"}, separators=(",", ":"))
         pair.owner.send(STAGE, "feature", encode_tensors({}, {"at": said}))
         pair.owner.send(STAGE, "feature", encode_tensors({}, {"at": '{"agreed":true,"call":0}'}))
