@@ -69,8 +69,8 @@ class Learner:
     make of them. coterie bounds how much leaves (`SessionManifest.disclosures`) and to whom, not what it says.
 
     Guarantees: a call gives the same result, whenever its process was killed and started again on the same folder.
-    Raises ConfigurationError (``plan_changed``, ``checkpoint_damaged``, ``store_in_use``), PlanRefused
-    (``role_unknown``, ``plan_columns``).
+    Raises ConfigurationError (``plan_changed``, ``store_in_use``), StorageError (``checkpoint_damaged``,
+    ``storage_failed``), PlanRefused (``role_unknown``, ``plan_columns``).
     """
 
     def __init__(

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from coterie.aggregation.plan.stage import TaskName
 from coterie.client_sdk.device.database import ClientDatabase
-from coterie.errors import ConfigurationError, InputError
+from coterie.errors import InputError, StorageError
 from coterie.protocol.arrays import ArraysByName
 from coterie.protocol.conversion import from_text, to_text
 from coterie.protocol.metrics import MetricSums
@@ -108,7 +108,7 @@ class LearnerStore:
     def state(self) -> tuple[RoleProgress, ArraysByName] | None:
         """Progress and client state as they were kept last; None in a new folder.
 
-        Raises ConfigurationError ``checkpoint_damaged``.
+        Raises StorageError (``checkpoint_damaged``).
         """
         row = self._database.execute("SELECT progress, tensors FROM state").fetchone()
         return None if row is None else (self._read(RoleProgress, row[0]), self._tensors(row[1]))
@@ -139,7 +139,7 @@ class LearnerStore:
             database.execute("DELETE FROM received WHERE stage = ?", (stage,))
 
     def result(self, number: int) -> tuple[LearnerCall, ArraysByName] | None:
-        """The result of a call that is done. Raises ConfigurationError ``checkpoint_damaged``."""
+        """The result of a call that is done. Raises StorageError (``checkpoint_damaged``)."""
         row = self._database.execute("SELECT call, tensors FROM results WHERE number = ?", (number,)).fetchone()
         return None if row is None else (self._read(LearnerCall, row[0]), self._tensors(row[1]))
 
@@ -154,15 +154,23 @@ class LearnerStore:
         with self._database.transaction() as database:
             database.execute("INSERT INTO received VALUES (?, ?, ?, ?, ?)", (session, stage, role, number, body))
 
-    def _read(self, kind: type[Kind], text: str) -> Kind:
-        return from_text(kind, text, refusal=ConfigurationError, code="checkpoint_damaged")
-
-    def _tensors(self, data: bytes) -> ArraysByName:
+    def _read(self, kind: type[Kind], stored: object) -> Kind:
         try:
-            return decode_tensors(data)
+            return from_text(kind, stored if isinstance(stored, str) else "")
         except InputError as error:
-            raise ConfigurationError(
-                f"{self.folder / FILE} is damaged: {error.message}",
-                hint="Restore the folder from a backup, or make another session and train from the beginning.",
-                code="checkpoint_damaged",
-            ) from error
+            raise self.damaged(error.message) from error
+
+    def _tensors(self, stored: object) -> ArraysByName:
+        try:
+            return decode_tensors(stored if isinstance(stored, bytes) else b"")
+        except InputError as error:
+            raise self.damaged(error.message) from error
+
+    def damaged(self, what: str) -> StorageError:
+        """The error for what is kept and cannot be."""
+        return StorageError(
+            f"{self.folder / FILE} is damaged: {what}",
+            hint="Restore the folder from a backup, or make another session and train from the beginning.",
+            code="checkpoint_damaged",
+            path=str(self.folder / FILE),
+        )

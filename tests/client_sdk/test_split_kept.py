@@ -1,6 +1,9 @@
 """What the folder of a role keeps, from one program and one session to the next."""
 
+import shutil
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,10 +15,11 @@ from sdk_kit import Coordinator
 from split_sessions import Pair, both, paired
 
 from coterie.aggregation.vertical.compile import compile_split
+from coterie.client_sdk.party.learner import Learner
 from coterie.client_sdk.party.learner_store import LearnerStore, RoleProgress
 from coterie.client_sdk.party.party import Session
 from coterie.client_sdk.party.plans import receive_plan, send_plan
-from coterie.errors import CoterieError, InputError, RemoteError
+from coterie.errors import CoterieError, InputError, RemoteError, StorageError
 from tests.patience import patience
 
 
@@ -122,3 +126,40 @@ def test_a_folder_of_plans_keeps_that_of_each_session(coordinator: Coordinator, 
             send_plan(pair.owner, plan)
             for _ in range(2):
                 assert receive_plan(pair.feature, "owner", tmp_path / "plan", patience_s=patience(30)).id == plan.id
+
+
+def test_damage_is_told_with_the_file_and_what_to_do(coordinator: Coordinator, tmp_path: Path) -> None:
+    owner, feature, plan = split_role.rows("owner"), split_role.rows("feature"), compile_split(split_role.network())
+
+    def changed(path: Path, statement: str) -> None:
+        with closing(sqlite3.connect(path)) as database, database:
+            database.execute(statement)
+
+    def overwritten(path: Path, start: float, stop: float) -> None:
+        data = bytearray(path.read_bytes())
+        part = slice(int(start * len(data)), int(stop * len(data)))
+        data[part] = b"\xff" * len(data[part])
+        path.write_bytes(data)
+
+    damages: dict[str, tuple[str, Callable[[Path], object]]] = {
+        "page": ("storage_failed", lambda path: overwritten(path, 0.3, 1)),
+        "cut": ("storage_failed", lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])),
+        "progress": ("checkpoint_damaged", lambda path: changed(path, "UPDATE state SET progress = '[]'")),
+        "bytes": ("checkpoint_damaged", lambda path: changed(path, "UPDATE state SET progress = x'ff00'")),
+        "tensors": ("checkpoint_damaged", lambda path: changed(path, "UPDATE state SET tensors = x'00'")),
+        "text": ("checkpoint_damaged", lambda path: changed(path, "UPDATE state SET tensors = 'abc'")),
+        "call": ("checkpoint_damaged", lambda path: changed(path, "UPDATE results SET call = '{}'")),
+        "outputs": ("checkpoint_damaged", lambda path: changed(path, "UPDATE results SET tensors = x'00'")),
+    }
+    with paired(coordinator, tmp_path) as pair:
+        with pair.learners(plan) as (here, there):
+            both(lambda: here.train(owner), lambda: there.train(feature))
+        for name, (code, damage) in damages.items():
+            folder = tmp_path / name
+            shutil.copytree(tmp_path / "owner-learning", folder)
+            damage(folder / "learner.db")
+            with pytest.raises(StorageError) as told:
+                with Learner(pair.owner, plan, folder, columns=("blood", "ill"), patience_s=1) as role:
+                    role.train(owner)
+            assert (told.value.reason, str(folder / "learner.db") in told.value.message) == (code, True), name
+            assert told.value.hint and "backup" in told.value.hint

@@ -3,7 +3,6 @@
 import csv
 import json
 import os
-import sqlite3
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -312,13 +311,6 @@ def test_a_plan_for_other_roles_or_another_folder_is_refused(coordinator: Coordi
         with pytest.raises(CoterieError) as other, pair.learners(compile_split(cancer())):
             pass
         assert other.value.reason == "plan_changed"
-        database = sqlite3.connect(tmp_path / "owner-learning" / "learner.db")
-        database.execute("UPDATE state SET tensors = x'00'")
-        database.commit()
-        database.close()
-        with pytest.raises(CoterieError) as damaged, pair.learners(plan):
-            pass
-        assert damaged.value.reason == "checkpoint_damaged"
         registry = FeatureRole(role="registry", features=(Feature(name="f", shape=(2,)),), model=nn.Linear(2, 8))
         renamed = compile_split(replace(cancer(), features=(registry,)))
         with pytest.raises(CoterieError) as roles:
