@@ -143,8 +143,9 @@ class Learner:
         return MetricSums(epochs[0]) if epochs else MetricSums()
 
     def predict(self, rows: DataSource) -> NDArray[np.float32] | None:
-        """What the model says of rows, ``[rows, …]``; None for a role that has no labels. The rows need no label.
+        """What the model says of rows, ``[rows, …]``; None for a role that has no labels.
 
+        rows: as of `train`, without the label: arrays and tables must leave it out, and it is not read of a file.
         Raises as `evaluate` does.
         """
         return self._call("predict", rows, _ignore)[1].get(PREDICTION)
@@ -281,8 +282,8 @@ class Learner:
                 tensors = put.get("client_state", tensors)
                 sums |= {name: float(value[0]) for name, value in put.get("metric", {}).items()}
                 predicted += [value.astype(np.float32) for value in put.get("prediction", {}).values()]
-                leaving = {**put.get("message", {}), **put.get("prediction", {})}
-                _require_finite(call, leaving, sums)
+                made = {**put.get("message", {}), **put.get("prediction", {}), **put.get("client_state", {})}
+                _require_finite(call, made, sums)
                 self._send(call, stage, put.get("message", {}))
             call = call.counted(sums, per_epoch)
             if call.step % per_epoch == 0:
@@ -313,7 +314,11 @@ class Learner:
             role = tensor.partner or ""
             while tensor.address not in received:
                 coming = {name: t for name, t in expected.items() if t.partner == role}
-                received |= self._read(call, role, coming)
+                found = self._read(call, role, coming)
+                twice = next((name for name in found if name in received), None)
+                if twice is not None:
+                    raise _unusable(role, f"{twice} twice for one batch")
+                received |= found
         return {t.name: received[t.address] for t in stage.from_source("message")}
 
     def _read(self, call: LearnerCall, role: str, expected: Mapping[str, StageInput]) -> dict[str, NDArray[Any]]:

@@ -16,7 +16,9 @@ from split_sessions import Pair, both, paired, tokens_of
 
 from coterie.aggregation.vertical.compile import compile_split
 from coterie.aggregation.vertical.split import FeatureRole, LabelRole, SplitNetwork
+from coterie.client_sdk.party.agreement import step_text
 from coterie.client_sdk.party.learner import STAGE, Learner
+from coterie.client_sdk.party.learner_store import LearnerCall
 from coterie.client_sdk.party.party import Party
 from coterie.client_sdk.party.pins import trust_first_use
 from coterie.client_sdk.party.plans import receive_plan, send_plan
@@ -293,10 +295,42 @@ def test_a_partner_that_sends_something_else_is_refused(
         assert (refused.value.reason, says in refused.value.message) == (code, True), refused.value.message
 
 
-def test_a_training_that_diverges_says_so_and_sends_nothing_of_it(coordinator: Coordinator, tmp_path: Path) -> None:
-    plan = compile_split(replace(split_role.network(), optimizer=optim.sgd(1e30)))
+def steep(prediction: Any, label: Any) -> Any:
+    """A loss with large gradients."""
+    return 100.0 * losses.softmax_cross_entropy(prediction, label)
+
+
+def test_a_tensor_that_comes_again_is_refused(coordinator: Coordinator, tmp_path: Path) -> None:
+    """A stage that reads two tensors of a partner gets the first of them twice."""
+    plan = compile_split(split_role.network())
+    (descend,) = (stage for stage in plan.manifest.part("feature").stages if stage.name == "descend")
+    (gradient,) = descend.from_source("message")
+    reads = replace(descend, inputs=(gradient, replace(gradient, name="other", key="other")))
+    call = LearnerCall(number=0, task="train", rows=split_role.ROWS, digest="", threads=1)
+    with paired(coordinator, tmp_path) as pair, pair.learners(plan, patience_s=0.1) as (_, there):
+        for _ in range(2):
+            body = encode_tensors({"gradient": np.zeros((8, 2), np.float32)}, {"at": step_text(call)})
+            pair.owner.send(STAGE, "feature", body)
+        with pytest.raises(CoterieError) as again:
+            there._received(call, reads, [reads], {})  # pyright: ignore[reportPrivateUsage]
+    assert again.value.reason == "session_values" and "owner/gradient twice" in again.value.message
+
+
+@pytest.mark.parametrize(
+    ("changes", "rows"),
+    [
+        ({"optimizer": optim.sgd(1e30)}, split_role.ROWS),
+        ({"optimizer": optim.sgd(1e38), "loss": steep, "epochs": 1}, 8),
+    ],
+    ids=["messages", "last weights"],
+)
+def test_a_training_that_diverges_says_so_and_sends_nothing_of_it(
+    changes: dict[str, Any], rows: int, coordinator: Coordinator, tmp_path: Path
+) -> None:
+    plan = compile_split(replace(split_role.network(), **changes))
+    owner, feature = (part(split_role.rows(role), 0, rows) for role in ("owner", "feature"))
     with paired(coordinator, tmp_path) as pair, pair.learners(plan, patience_s=2) as (here, there):
-        found = both(lambda: here.train(split_role.rows("owner")), lambda: there.train(split_role.rows("feature")))
+        found = both(lambda: here.train(owner), lambda: there.train(feature))
         assert {error.reason for error in found} == {DIVERGED, "partner_silent"}
         assert any("Lower the learning rate" in str(error.hint) for error in found)
 
