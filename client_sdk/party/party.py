@@ -108,9 +108,9 @@ class Session:
         """See `SessionClient.send`."""
         return self._portal.call(self._client.send(stage, role, body, sequence=sequence, patience_s=patience_s))
 
-    def resume(self) -> int:
+    def resume(self, *, patience_s: float | None = None) -> int:
         """See `SessionClient.resume`."""
-        return self._portal.call(self._client.resume())
+        return self._portal.call(self._client.resume(patience_s=patience_s))
 
     def receive(self, stage: str, role: str, *, patience_s: float | None = None) -> Incoming:
         """See `SessionClient.receive`; read it with `chunks` or `read`."""

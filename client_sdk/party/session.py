@@ -144,12 +144,15 @@ class SessionClient:
         mine = self._store.unsent(self.membership.session)
         return [each for each in mine if (each.stage, each.recipient) == (stage, role)]
 
-    async def resume(self) -> int:
-        """Send what an earlier process has sealed and not sent. Returns how many messages there were."""
+    async def resume(self, *, patience_s: float | None = None) -> int:
+        """Send what an earlier process has sealed and not sent. Returns how many messages there were.
+
+        patience_s: as of `send`.
+        """
         count = 0
         for message in self._store.unsent(self.membership.session):
             async with self._turns[f"to/{message.stage}/{message.recipient}"]:
-                await self._deliver(message)
+                await self._deliver(message, patience_s)
             count += 1
         return count
 
