@@ -168,7 +168,7 @@ def send(
     with _open_party(store, output, ca, trusts_first_use=trust_first_use) as party:
         joined = party.session(session)
         where = _stage(joined, stage)
-        joined.resume()
+        joined.resume(patience_s=wait)
         receipt = joined.send(where, role, body, patience_s=wait)
     output.event("sent", stage=where, role=role, **receipt.model_dump(mode="json"))
     output.say(f"Message {receipt.sequence} to {role} in stage {where} is at the coordinator, sealed.")
@@ -215,6 +215,6 @@ def receive(
             os.fsync(file.fileno())
         part.replace(place)
         sync_folder(place.absolute().parent)
-        joined.acknowledge(message)
+        joined.acknowledge(message, patience_s=wait)
     output.event("received", stage=where, role=role, sequence=message.sequence, bytes=count, path=str(place))
     output.say(f"Message {message.sequence} from {role} in stage {where}: {size(count)} in {place}.")

@@ -16,11 +16,17 @@ from coterie.aggregation.plan.scope import StageScope
 from coterie.aggregation.plan.session_manifest import RolePart, SessionManifest
 from coterie.aggregation.plan.stage import TASKS, Stage, TaskName
 from coterie.protocol.metrics import EXAMPLES
+from coterie.protocol.schema import DataSchema
 
 MESSAGE_BYTES: Final = 64 << 20
 """Most bytes that a role may send for one batch."""
 FileName = tuple[str, str]
 """The role and the name of a stage."""
+ROWS_IN_STEP: Final = (
+    "a label that drops rows would put the rows of the roles out of step; leave out the rows of other classes "
+    "beforehand, in every role's data"
+)
+"""What is said of a label that does not `keep_rows`."""
 _Link = tuple[str, str, str]
 """Who sends, who receives, and the key of a tensor."""
 
@@ -44,6 +50,11 @@ class SessionPlan:
 def file_names(manifest: SessionManifest) -> tuple[FileName, ...]:
     """The graphs of a plan, in the order in which they are sent."""
     return tuple((part.role, stage.name) for part in manifest.parts for stage in part.stages)
+
+
+def keeps_rows(schema: DataSchema) -> bool:
+    """Whether every row that a role reads is used, so that row i is about the same person in every role."""
+    return schema.label.others == "refused"
 
 
 def check_session_plan(plan: SessionPlan, limits: PlanLimits | None = None) -> None:
@@ -97,6 +108,7 @@ def _check_parts(manifest: SessionManifest, limits: PlanLimits) -> None:
         (len(set(manifest.roles)) == len(manifest.parts), "two parts have one role"),
         (len(labels) == 1, f"one role must have the labels, not {len(labels)}"),
         (all(len(set(each)) == len(each) for each in names), "a tensor of the client state is named twice"),
+        (all(keeps_rows(part.schema) for part in manifest.parts), ROWS_IN_STEP),
         (size <= limits.state, f"a part has {size} elements of client state; at most {limits.state} are allowed"),
         (manifest.metrics[:2] == (EXAMPLES, "loss"), f"metrics must begin with {EXAMPLES!r} and 'loss'"),
         (

@@ -8,6 +8,7 @@ from typing import Final, cast
 
 from coterie import errors
 from coterie.aggregation.experiment import RESERVED_METRICS, PerExample
+from coterie.aggregation.plan.check_session import ROWS_IN_STEP, keeps_rows
 from coterie.aggregation.plan.manifest import MOST_EPOCHS, MOST_ROWS, SAMPLE_WEIGHT
 from coterie.aggregation.plan.session_manifest import MOST_ROLES
 from coterie.compute.nn.module import Module
@@ -146,11 +147,7 @@ def _numbers(split: SplitNetwork) -> tuple[_Rule, ...]:
             "the name of a role has 1 to 32 lower-case letters, digits, - and _, as in a session",
         ),
         (lambda: all(isinstance(model, Module) for model in models()), "every model must be a module of compute.nn"),
-        (
-            lambda: split.labels.schema.label.others == "refused",
-            "a label that drops rows would put the rows of the roles out of step; leave out the rows of other classes "
-            "beforehand, in every role's data",
-        ),
+        (lambda: keeps_rows(split.labels.schema), ROWS_IN_STEP),
         (lambda: SAMPLE_WEIGHT not in columns(), f"{SAMPLE_WEIGHT!r} is a name that coterie feeds itself"),
         (lambda: whole(split.batch_size, 1, MOST_ROWS), f"batch_size must be in 1..{MOST_ROWS}"),
         (lambda: whole(split.evaluation_batch, 1, MOST_ROWS), f"evaluation_batch must be in 1..{MOST_ROWS}"),

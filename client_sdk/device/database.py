@@ -5,7 +5,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
-from coterie.errors import ConfigurationError
+from coterie.errors import ConfigurationError, StorageError
 from coterie.protocol.files import storage_error
 from coterie.protocol.private_files import make_private_database
 
@@ -16,24 +16,30 @@ class ClientDatabase:
     What a row held is overwritten in the file when the row goes (``secure_delete``), and so is the journal
     (``TRUNCATE``): the secrets of an attempt do not outlive it in this file. What a file system or a flash disk keeps
     of overwritten blocks is beyond a program's reach.
-    Raises ConfigurationError when another process uses the folder, StorageError when the disk refuses.
+    Raises ConfigurationError when another process uses the folder, StorageError when the disk refuses or the file is
+    damaged.
     """
 
     def __init__(self, folder: Path, schema: str, name: str = "device.db") -> None:
-        self._folder = folder
-        self._connection = _connect(folder / name, schema)
+        self._path = folder / name
+        self._connection = _connect(self._path, schema)
 
     def close(self) -> None:
         """Release the file."""
         self._connection.close()
 
     def execute(self, statement: str, values: tuple[object, ...] = ()) -> sqlite3.Cursor:
-        """One statement outside of any transaction, for reading."""
-        return self._connection.execute(statement, values)
+        """One statement outside of any transaction, for reading. Raises StorageError when the file is damaged."""
+        try:
+            return self._connection.execute(statement, values)
+        except sqlite3.DatabaseError as error:
+            raise _database_error(self._path, error) from error
 
     @contextmanager
     def transaction(self) -> Generator[sqlite3.Connection]:
-        """All or nothing, and on the disk when it ends. Raises StorageError when the disk refuses."""
+        """All or nothing, and on the disk when it ends. Raises StorageError when the disk refuses or the file is
+        damaged.
+        """
         try:
             self._connection.execute("BEGIN IMMEDIATE")
             yield self._connection
@@ -41,8 +47,8 @@ class ClientDatabase:
         except BaseException as error:
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
-            if isinstance(error, sqlite3.OperationalError):
-                raise _database_error(self._folder, error) from error
+            if isinstance(error, sqlite3.DatabaseError):
+                raise _database_error(self._path, error) from error
             raise
 
 
@@ -58,23 +64,32 @@ def _connect(path: Path, schema: str) -> sqlite3.Connection:
         for statement in schema.split(";"):
             database.execute(statement)
         database.execute("COMMIT")
-    except sqlite3.OperationalError as error:
-        raise _database_error(path.parent, error) from error
     except sqlite3.DatabaseError as error:
-        raise ConfigurationError(
-            f"{path} is not a {path.stem}'s database: {error}.", hint="Choose another folder."
-        ) from error
+        if error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_NOTADB:
+            raise ConfigurationError(
+                f"{path} is not a {path.stem}'s database: {error}.", hint="Choose another folder."
+            ) from error
+        raise _database_error(path, error) from error
     return database
 
 
-def _database_error(folder: Path, error: sqlite3.OperationalError) -> Exception:
-    if "locked" in str(error):
-        return ConfigurationError(
-            f"Another client uses the folder {folder}.",
-            hint="Stop that client, or give this one a folder of its own.",
-            code="store_in_use",
-        )
-    return storage_error(folder, OSError(28 if "full" in str(error) else 5, str(error)))
+def _database_error(path: Path, error: sqlite3.DatabaseError) -> Exception:
+    """What SQLite's refusal is here; a mistake in a statement stays what it is."""
+    if isinstance(error, sqlite3.OperationalError):
+        if "locked" in str(error):
+            return ConfigurationError(
+                f"Another client uses the folder {path.parent}.",
+                hint="Stop that client, or give this one a folder of its own.",
+                code="store_in_use",
+            )
+        return storage_error(path.parent, OSError(28 if "full" in str(error) else 5, str(error)))
+    if error.sqlite_errorcode & 0xFF not in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+        return error
+    return StorageError(
+        f"{path} is damaged: {error}.",
+        hint="Check the disk, and restore the folder from a backup, or begin again in another folder.",
+        path=str(path),
+    )
 
 
 def add_column(database: sqlite3.Connection, table: str, column: str, kind: str) -> None:

@@ -32,7 +32,10 @@ def agree(log: MessageLog, partners: list[str], plan: str, call: LearnerCall, pa
 
 
 def withdraw(log: MessageLog, partners: list[str], plan: str, call: LearnerCall, patience_s: float | None) -> None:
-    """Take back a call that was announced and not agreed on: the partners hear that it is not made."""
+    """Take back a call that was announced and not agreed on: the partners hear that it is not made.
+
+    Raises Conflict (``message_differs``) where they may have heard that it is, and as `MessageLog` does.
+    """
     _exchange(log, partners, _call_text(plan, call), patience_s)
     _refusing(log, partners, call, agreed=False, patience_s=patience_s)
 
@@ -63,7 +66,7 @@ def _refusing(
 def _exchange(log: MessageLog, partners: list[str], text: str, patience_s: float | None) -> dict[str, str]:
     """Tell every partner a text, and hear one from each."""
     for role in partners:
-        log.send(role, encode_tensors({}, {KEY: text}))
+        log.send(role, encode_tensors({}, {KEY: text}), patience_s=patience_s)
     found: dict[str, str] = {}
     for role in partners:
         data = log.receive(role, limit=HEADER_BYTES, patience_s=patience_s)
@@ -73,7 +76,7 @@ def _exchange(log: MessageLog, partners: list[str], text: str, patience_s: float
 
 def _call_text(plan: str, call: LearnerCall) -> str:
     """The call, as all roles must see it."""
-    said = {"plan": plan, "call": call.number, "task": call.task, "rows": call.rows}
+    said = {"plan": plan, "call": call.number, "task": call.task, "rows": call.rows, "trained": call.trained}
     return canonical_json(said).decode()
 
 
@@ -86,7 +89,8 @@ def _what_it_does(text: str) -> str:
     try:
         value = cast(dict[str, Any], parse_json(text.encode(), limit=HEADER_BYTES))
         return (
-            f"makes call {value['call']}, {value['task']} on {value['rows']} rows, of plan {str(value['plan'])[:12]}…"
+            f"makes call {value['call']}, {value['task']} on {value['rows']} rows, after {value['trained']} trainings, "
+            f"of plan {str(value['plan'])[:12]}…"
         )
     except (InputError, KeyError, TypeError):
         return f"is at {text[:200] or 'an unknown place'}"

@@ -1,8 +1,10 @@
 """One role's side of a plan of a session: it runs its stages on its own rows, and exchanges with its partners what the
 plan says, and no more.
 
-Calls are numbered by their order in the program. A program that was killed is started again and makes the same calls:
-those that were done return at once what they returned, and the one that was broken off goes on.
+Calls are numbered by their order in the programs of a session. A program that was killed is started again and makes the
+same calls: those that were done return at once what they returned, and the one that was broken off goes on. In another
+session they are numbered anew. What was broken off before it changed any weight is dropped there; a training that did
+goes on in its own session alone.
 """
 
 import hashlib
@@ -26,10 +28,11 @@ from coterie.client_sdk.party.learner_store import LearnerCall, LearnerStore, Ro
 from coterie.client_sdk.party.message_log import MessageLog
 from coterie.client_sdk.party.party import Session
 from coterie.client_sdk.party.plans import require_plan
+from coterie.client_sdk.rows.allowed import check_readable
 from coterie.client_sdk.rows.loading import DataSource, load_data
 from coterie.compute.data.batches import Batches
 from coterie.compute.runtime.executable import Executable
-from coterie.errors import ArgumentTypeError, ConfigurationError, Conflict, InputError, PlanRefused
+from coterie.errors import ConfigurationError, Conflict, InputError
 from coterie.protocol.arrays import ArraysByName
 from coterie.protocol.device import DIVERGED
 from coterie.protocol.finite import all_finite
@@ -55,9 +58,10 @@ class Learner:
     plan: the same for all roles; see `coterie.client_sdk.party.plans`.
     folder: where its part of the model is, its progress, and messages that are not worked in yet; of this role and plan
         alone, closed to other users, one program at a time.
-    columns: names of the columns that the plan may read.
+    columns: names that the plan may read: of columns of a table, of arrays, and of ``.npy`` files without their ending.
     threads: of one graph run.
-    patience_s: how long to wait for a partner's message; for as long as it takes when not given.
+    patience_s: how long to wait for a partner's message, for one that has not joined, and for a coordinator that is
+        away; for as long as it takes when not given.
 
     Row i of each call must be about the same person or thing in all roles' data.
 
@@ -65,8 +69,8 @@ class Learner:
     make of them. coterie bounds how much leaves (`SessionManifest.disclosures`) and to whom, not what it says.
 
     Guarantees: a call gives the same result, whenever its process was killed and started again on the same folder.
-    Raises ConfigurationError (``plan_changed``, ``checkpoint_damaged``, ``store_in_use``), PlanRefused
-    (``role_unknown``, ``plan_columns``).
+    Raises ConfigurationError (``plan_changed``, ``store_in_use``), StorageError (``checkpoint_damaged``,
+    ``storage_failed``), PlanRefused (``role_unknown``, ``plan_columns``).
     """
 
     def __init__(
@@ -82,7 +86,8 @@ class Learner:
         require_plan(plan)
         self._plan, self._role = plan, session.membership.role
         self._part = plan.manifest.part(self._role)
-        _check_columns(plan, self._role, columns)
+        check_readable(self._part.schema, columns)
+        self._columns = frozenset(columns)
         self._threads, self._patience_s = threads, patience_s
         self._store = LearnerStore(Path(folder))
         try:
@@ -113,7 +118,7 @@ class Learner:
         return self._tensors
 
     def skip_done(self) -> None:
-        """Let the next call be a new one, after all that earlier programs have made in this folder."""
+        """Let the next call be a new one, after all that earlier programs have made in this session."""
         self._calls = self._progress.done
 
     def train(
@@ -124,7 +129,8 @@ class Learner:
 
         rows: as a device's data are given (`coterie.client_sdk.rows.loading.load_data`).
         on_epoch: gets the number of each epoch that ends, from 1, and the means of its metrics.
-        Raises DataError; Conflict (``session_step``) where a partner makes another call, or has another number of rows;
+        Raises DataError; PlanRefused (``plan_columns``) where the rows are read by names that are not allowed; Conflict
+        (``session_step``) where a partner makes another call, or has another number of rows;
         InputError (``training_diverged``), and as `MessageLog` does.
         """
         return tuple(MetricSums(sums) for sums in self._call("train", rows, on_epoch)[0].epochs)
@@ -137,8 +143,9 @@ class Learner:
         return MetricSums(epochs[0]) if epochs else MetricSums()
 
     def predict(self, rows: DataSource) -> NDArray[np.float32] | None:
-        """What the model says of rows, ``[rows, …]``; None for a role that has no labels. The rows need no label.
+        """What the model says of rows, ``[rows, …]``; None for a role that has no labels.
 
+        rows: as of `train`, without the label: arrays and tables must leave it out, and it is not read of a file.
         Raises as `evaluate` does.
         """
         return self._call("predict", rows, _ignore)[1].get(PREDICTION)
@@ -155,32 +162,38 @@ class Learner:
             )
         if progress.session == fresh.session:
             return progress, tensors
-        if progress.call is not None:
+        if progress.call is not None and progress.call.changed_weights:
             raise ConfigurationError(
-                f"{self._store.folder} is in the middle of call {progress.call.number} of session {progress.session}.",
+                f"{self._store.folder} is in the middle of a training, call {progress.call.number} of session "
+                f"{progress.session}.",
                 hint="Finish it in that session, or train from the beginning in a new folder, in every role.",
                 code="plan_changed",
             )
-        return replace(progress, session=fresh.session, sent={}, received={}), tensors
+        return replace(fresh, trained=progress.trained), tensors
 
-    def _progress_at(self, call: LearnerCall | None, *, done: int) -> RoleProgress:
+    def _progress_at(self, call: LearnerCall | None) -> RoleProgress:
         """Progress with the messages that are worked in by now."""
-        counts = {"sent": dict(self._log.sent), "received": dict(self._log.received)}
-        return replace(self._progress, call=call, done=done, **counts)
+        return replace(self._progress, call=call, sent=dict(self._log.sent), received=dict(self._log.received))
 
     def _keep(self, call: LearnerCall | None, tensors: ArraysByName) -> None:
         """Keep where this role is now."""
-        self._progress, self._tensors = self._progress_at(call, done=self._progress.done), tensors
+        self._progress, self._tensors = self._progress_at(call), tensors
         self._store.keep(STAGE, self._progress, tensors)
 
     def _call(
         self, task: TaskName, rows: DataSource, on_epoch: Callable[[int, Mapping[str, float]], None]
     ) -> tuple[LearnerCall, ArraysByName]:
         """The next call and what it gave: now, or in an earlier program."""
-        arrays = load_data(rows, _schema_of(self._part.schema, task))
-        count = len(next(iter(arrays.values())))
-        asked = LearnerCall(number=self._calls, task=task, rows=count, digest=_digest_of(arrays), threads=self._threads)
-        found = self._store.result(asked.number)
+        arrays = load_data(rows, _schema_of(self._part.schema, task), allowed=self._columns)
+        asked = LearnerCall(
+            number=self._calls,
+            task=task,
+            rows=len(next(iter(arrays.values()))),
+            digest=_digest_of(arrays),
+            threads=self._threads,
+            trained=self._progress.trained,
+        )
+        found = self._store.result(asked.number) if asked.number < self._progress.done else None
         if found is None:
             found = self._finish_call(asked, arrays, on_epoch)
         elif not found[0].same_as(asked):
@@ -198,7 +211,11 @@ class Learner:
         if begun is not None and not begun.same_as(asked):
             if begun.agreed:
                 raise _other_call(begun, asked)
-            withdraw(self._log, self._partners, self._plan.id, begun, self._patience_s)
+            try:
+                withdraw(self._log, self._partners, self._plan.id, begun, self._patience_s)
+            except Conflict as error:
+                # An earlier program has said that it makes the call, and was killed before it kept that all do.
+                raise (_other_call(begun, asked) if error.reason == "message_differs" else error) from error
             self._keep(None, self._tensors)
             begun = None
         if begun is None:
@@ -214,14 +231,15 @@ class Learner:
             self._keep(begun, self._tensors)
             self._log.faults.reach("agreed")
         call, outputs = self._work(begun, arrays, on_epoch)
-        self._progress = self._progress_at(None, done=call.number + 1)
+        trained = call.trained + (call.task == "train")
+        self._progress = replace(self._progress_at(None), done=call.number + 1, trained=trained)
         self._store.finish(STAGE, call, outputs, self._progress, self._tensors)
         self._log.faults.reach("call_done")
         return call, outputs
 
     def _begin(self, call: LearnerCall) -> None:
         tensors = self._tensors
-        if not tensors and call.task != "train":
+        if not call.trained and call.task != "train":
             raise ConfigurationError(
                 f"The part of role {self._role!r} in {self._store.folder} is not trained.",
                 hint="Call train first, in every role.",
@@ -264,8 +282,8 @@ class Learner:
                 tensors = put.get("client_state", tensors)
                 sums |= {name: float(value[0]) for name, value in put.get("metric", {}).items()}
                 predicted += [value.astype(np.float32) for value in put.get("prediction", {}).values()]
-                leaving = {**put.get("message", {}), **put.get("prediction", {})}
-                _require_finite(call, leaving, sums)
+                made = {**put.get("message", {}), **put.get("prediction", {}), **put.get("client_state", {})}
+                _require_finite(call, made, sums)
                 self._send(call, stage, put.get("message", {}))
             call = call.counted(sums, per_epoch)
             if call.step % per_epoch == 0:
@@ -285,7 +303,7 @@ class Learner:
         for role in self._partners:
             own = {t.key: messages[t.address] for t in stage.to_destination("message") if t.partner == role}
             if own:
-                self._log.send(role, encode_tensors(own, {KEY: step_text(call)}))
+                self._log.send(role, encode_tensors(own, {KEY: step_text(call)}), patience_s=self._patience_s)
 
     def _received(
         self, call: LearnerCall, stage: Stage, stages: list[Stage], received: dict[str, NDArray[Any]]
@@ -296,7 +314,11 @@ class Learner:
             role = tensor.partner or ""
             while tensor.address not in received:
                 coming = {name: t for name, t in expected.items() if t.partner == role}
-                received |= self._read(call, role, coming)
+                found = self._read(call, role, coming)
+                twice = next((name for name in found if name in received), None)
+                if twice is not None:
+                    raise _unusable(role, f"{twice} twice for one batch")
+                received |= found
         return {t.name: received[t.address] for t in stage.from_source("message")}
 
     def _read(self, call: LearnerCall, role: str, expected: Mapping[str, StageInput]) -> dict[str, NDArray[Any]]:
@@ -324,19 +346,6 @@ def _partners(part: RolePart) -> list[str]:
     sent = [t.partner for stage in part.stages for t in stage.to_destination("message")]
     read = [t.partner for stage in part.stages for t in stage.from_source("message")]
     return sorted({role for role in (*sent, *read) if role is not None})
-
-
-def _check_columns(plan: SessionPlan, role: str, columns: Collection[str]) -> None:
-    if isinstance(columns, str):
-        raise ArgumentTypeError(f"columns are names, as in columns=({columns!r},).")
-    read = plan.manifest.part(role).schema.sources
-    surplus = [name for name in read if name not in columns]
-    if surplus:
-        raise PlanRefused(
-            f"The plan reads {', '.join(map(repr, surplus))} of role {role!r}, which columns= does not allow.",
-            hint="Allow them if your partners may learn of them, or ask whoever made the plan to leave them out.",
-            code="plan_columns",
-        )
 
 
 def _digest_of(arrays: ArraysByName) -> str:

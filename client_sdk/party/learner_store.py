@@ -11,7 +11,7 @@ from pydantic import Field
 
 from coterie.aggregation.plan.stage import TaskName
 from coterie.client_sdk.device.database import ClientDatabase
-from coterie.errors import ConfigurationError, InputError
+from coterie.errors import InputError, StorageError
 from coterie.protocol.arrays import ArraysByName
 from coterie.protocol.conversion import from_text, to_text
 from coterie.protocol.metrics import MetricSums
@@ -24,9 +24,9 @@ FILE: Final = "learner.db"
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS state (id INTEGER PRIMARY KEY, progress TEXT NOT NULL, tensors BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS results (number INTEGER PRIMARY KEY, call TEXT NOT NULL, tensors BLOB NOT NULL);
-CREATE TABLE IF NOT EXISTS messages (
-    stage TEXT NOT NULL, role TEXT NOT NULL, number INTEGER NOT NULL, body BLOB NOT NULL,
-    PRIMARY KEY (stage, role, number)
+CREATE TABLE IF NOT EXISTS received (
+    session TEXT NOT NULL, stage TEXT NOT NULL, role TEXT NOT NULL, number INTEGER NOT NULL, body BLOB NOT NULL,
+    PRIMARY KEY (session, stage, role, number)
 )
 """
 _Count = Annotated[int, Field(ge=0)]
@@ -36,7 +36,8 @@ _Count = Annotated[int, Field(ge=0)]
 class LearnerCall:
     """A call that a role makes, and how far it is.
 
-    number: of the calls in a folder, from 0.
+    number: of the calls in a session, from 0.
+    trained: how many trainings were done before it, in all sessions.
     rows, digest: how many rows it is about, and the SHA-256 (hex) of them.
     threads: of one graph run; another number could give other bits.
     agreed: whether all roles have said that they make it.
@@ -49,9 +50,15 @@ class LearnerCall:
     rows: _Count
     digest: str
     threads: int
+    trained: _Count = 0
     agreed: bool = False
     step: _Count = 0
     epochs: tuple[Mapping[str, float], ...] = ()
+
+    @property
+    def changed_weights(self) -> bool:
+        """Whether the part of the model is another by now than when the call began."""
+        return self.task == "train" and self.step > 0
 
     def same_as(self, other: "LearnerCall") -> bool:
         """Whether both are one call, however far each is."""
@@ -70,7 +77,8 @@ class RoleProgress:
     """How far a role has come in a plan.
 
     plan, session: ids.
-    done: how many calls are done.
+    done: how many calls of the session are done.
+    trained: how many trainings are, in all sessions.
     call: the one that is being made.
     sent, received: messages to and from each role that are worked in.
     """
@@ -79,6 +87,7 @@ class RoleProgress:
     role: str
     session: str
     done: _Count = 0
+    trained: _Count = 0
     call: LearnerCall | None = None
     sent: Mapping[str, _Count] = field(default_factory=dict[str, int])
     received: Mapping[str, _Count] = field(default_factory=dict[str, int])
@@ -99,19 +108,23 @@ class LearnerStore:
     def state(self) -> tuple[RoleProgress, ArraysByName] | None:
         """Progress and client state as they were kept last; None in a new folder.
 
-        Raises ConfigurationError ``checkpoint_damaged``.
+        Raises StorageError (``checkpoint_damaged``).
         """
         row = self._database.execute("SELECT progress, tensors FROM state").fetchone()
         return None if row is None else (self._read(RoleProgress, row[0]), self._tensors(row[1]))
 
     def keep(self, stage: str, progress: RoleProgress, tensors: ArraysByName) -> None:
-        """Keep progress and client state, and delete the messages of a stage that are worked in."""
+        """Keep progress and client state, and delete the messages of a stage that are worked in, and what earlier
+        sessions have left.
+        """
         with self._database.transaction() as database:
             values = (to_text(progress), encode_tensors(tensors))
             database.execute("INSERT OR REPLACE INTO state VALUES (1, ?, ?)", values)
             for role, number in progress.received.items():
-                query = "DELETE FROM messages WHERE stage = ? AND role = ? AND number < ?"
-                database.execute(query, (stage, role, number))
+                query = "DELETE FROM received WHERE session = ? AND stage = ? AND role = ? AND number < ?"
+                database.execute(query, (progress.session, stage, role, number))
+            database.execute("DELETE FROM received WHERE stage = ? AND session <> ?", (stage, progress.session))
+            database.execute("DELETE FROM results WHERE number >= ?", (progress.done,))
 
     def finish(
         self, stage: str, call: LearnerCall, outputs: ArraysByName, progress: RoleProgress, tensors: ArraysByName
@@ -123,33 +136,41 @@ class LearnerStore:
             database.execute(
                 "INSERT OR REPLACE INTO state VALUES (1, ?, ?)", (to_text(progress), encode_tensors(tensors))
             )
-            database.execute("DELETE FROM messages WHERE stage = ?", (stage,))
+            database.execute("DELETE FROM received WHERE stage = ?", (stage,))
 
     def result(self, number: int) -> tuple[LearnerCall, ArraysByName] | None:
-        """The result of a call that is done. Raises ConfigurationError ``checkpoint_damaged``."""
+        """The result of a call that is done. Raises StorageError (``checkpoint_damaged``)."""
         row = self._database.execute("SELECT call, tensors FROM results WHERE number = ?", (number,)).fetchone()
         return None if row is None else (self._read(LearnerCall, row[0]), self._tensors(row[1]))
 
-    def message(self, stage: str, role: str, number: int) -> bytes | None:
+    def message(self, session: str, stage: str, role: str, number: int) -> bytes | None:
         """A message that was kept."""
-        query = "SELECT body FROM messages WHERE stage = ? AND role = ? AND number = ?"
-        row = self._database.execute(query, (stage, role, number)).fetchone()
+        query = "SELECT body FROM received WHERE session = ? AND stage = ? AND role = ? AND number = ?"
+        row = self._database.execute(query, (session, stage, role, number)).fetchone()
         return None if row is None else row[0]
 
-    def add_message(self, stage: str, role: str, number: int, body: bytes) -> None:
+    def add_message(self, session: str, stage: str, role: str, number: int, body: bytes) -> None:
         """Keep a message that has come, before it is acknowledged."""
         with self._database.transaction() as database:
-            database.execute("INSERT INTO messages VALUES (?, ?, ?, ?)", (stage, role, number, body))
+            database.execute("INSERT INTO received VALUES (?, ?, ?, ?, ?)", (session, stage, role, number, body))
 
-    def _read(self, kind: type[Kind], text: str) -> Kind:
-        return from_text(kind, text, refusal=ConfigurationError, code="checkpoint_damaged")
-
-    def _tensors(self, data: bytes) -> ArraysByName:
+    def _read(self, kind: type[Kind], stored: object) -> Kind:
         try:
-            return decode_tensors(data)
+            return from_text(kind, stored if isinstance(stored, str) else "")
         except InputError as error:
-            raise ConfigurationError(
-                f"{self.folder / FILE} is damaged: {error.message}",
-                hint="Restore the folder from a backup, or make another session and train from the beginning.",
-                code="checkpoint_damaged",
-            ) from error
+            raise self.damaged(error.message) from error
+
+    def _tensors(self, stored: object) -> ArraysByName:
+        try:
+            return decode_tensors(stored if isinstance(stored, bytes) else b"")
+        except InputError as error:
+            raise self.damaged(error.message) from error
+
+    def damaged(self, what: str) -> StorageError:
+        """The error for what is kept and cannot be."""
+        return StorageError(
+            f"{self.folder / FILE} is damaged: {what}",
+            hint="Restore the folder from a backup, or make another session and train from the beginning.",
+            code="checkpoint_damaged",
+            path=str(self.folder / FILE),
+        )

@@ -4,6 +4,7 @@ broke off. Constant memory.
 
 import asyncio
 import base64
+import math
 import os
 import random
 import re
@@ -45,7 +46,12 @@ class Arrived:
 
 
 class Mail:
-    """A party's requests, each made again for as long as the coordinator is away."""
+    """A party's requests, each made again while the coordinator is away, or a mailbox is full because the partner does
+    not fetch.
+
+    patience_s, of each method: how long to wait for that, from when it began; for as long as it takes when not given.
+    Then the coordinator's refusal is raised, or Unreachable.
+    """
 
     def __init__(
         self, link: SignedLink, backoff: Backoff, on_pause: Callable[[RemoteError], None], faults: PartyFaults
@@ -56,9 +62,11 @@ class Mail:
         self._on_pause = on_pause
         self._rng = random.Random()
 
-    async def request(self, method: str, target: str, accept: tuple[int, ...] = (), **options: Any) -> HttpResponse:
+    async def request(
+        self, method: str, target: str, accept: tuple[int, ...] = (), *, patience_s: float | None = None, **options: Any
+    ) -> HttpResponse:
         """One signed request, repeated while the coordinator does not answer or the mailbox is full."""
-        failures = 0
+        until, failures = _deadline(patience_s), 0
         while True:
             try:
                 return await self._link.request(method, target, accept=accept, **options)
@@ -66,16 +74,24 @@ class Mail:
                 if not is_transient(error) and error.reason not in BUSY:
                     raise
                 failures += 1
-                await self._wait_to_retry(error, failures)
+                await self._wait_to_retry(error, failures, until)
 
     async def send(
-        self, stage: str, role: str, sequence: int, body: bytes | Path, size: int, sealed: str
+        self,
+        stage: str,
+        role: str,
+        sequence: int,
+        body: bytes | Path,
+        size: int,
+        sealed: str,
+        *,
+        patience_s: float | None = None,
     ) -> SendReceipt:
         """Send sealed bytes, from memory or a file; go on where an earlier sending broke off."""
         target = f"/v1/party/messages/{stage}/{role}/{sequence}"
         digest = f"sha-256=:{base64.b64encode(bytes.fromhex(sealed)).decode()}:"
-        offset = 0 if size <= PIECE else await self._offset(target)
-        failures = 0
+        offset = 0 if size <= PIECE else await self._offset(target, patience_s)
+        until, failures = _deadline(patience_s), 0
         while True:
             piece = _read_slice(body, offset, PIECE)
             headers = {
@@ -84,7 +100,9 @@ class Mail:
                 "Upload-Length": str(size),
                 "Repr-Digest": digest,
             }
-            answer = await self.request("PATCH", target, body=piece, headers=headers, accept=(409,))
+            answer = await self.request(
+                "PATCH", target, body=piece, headers=headers, accept=(409,), patience_s=patience_s
+            )
             if answer.status_code == 200:
                 receipt = read_message(SendReceipt, parsed(answer))
                 if (receipt.sequence, receipt.sha256) != (sequence, sealed):
@@ -103,21 +121,26 @@ class Mail:
                 refusal = problem(409, answer.content, answer.headers)
                 if refusal.reason in BUSY:
                     failures += 1
-                    await self._wait_to_retry(refusal, failures)
+                    await self._wait_to_retry(refusal, failures, until)
                     continue
                 if refusal.reason != "offset_mismatch" or not told.isdecimal() or int(told) >= size:
                     raise refusal
             offset = int(told) if told.isdecimal() else offset + len(piece)
+            until = _deadline(patience_s)
 
-    async def _wait_to_retry(self, error: RemoteError, failures: int) -> None:
+    async def _wait_to_retry(self, error: RemoteError, failures: int, until: float) -> None:
+        left_s = until - asyncio.get_running_loop().time()
+        if left_s <= 0:
+            raise error
         self._on_pause(error)
         told = error.details.get("retry_after_s")
         after_s = float(told) if isinstance(told, int | float) else 0.0
-        await asyncio.sleep(after_failure(failures, self._backoff, self._rng, retry_after_s=after_s))
+        pause_s = after_failure(failures, self._backoff, self._rng, retry_after_s=after_s)
+        await asyncio.sleep(min(pause_s, left_s))
 
-    async def _offset(self, target: str) -> int:
+    async def _offset(self, target: str, patience_s: float | None) -> int:
         try:
-            answer = await self.request("HEAD", target)
+            answer = await self.request("HEAD", target, patience_s=patience_s)
         except RemoteError:
             return 0  # an answer to HEAD has no body, so the reason is unknown: the PATCH that follows learns it
         told, whole = answer.headers.get("Upload-Offset", "0"), answer.headers.get("Upload-Length")
@@ -126,15 +149,17 @@ class Mail:
     async def arrived(self, stage: str, role: str, *, patience_s: float | None) -> Arrived | None:
         """The next message from a role, with its first bytes; None when none has come for ``patience_s`` seconds."""
         loop = asyncio.get_running_loop()
-        until = None if patience_s is None else loop.time() + patience_s
+        until = _deadline(patience_s)
         while True:
-            left = WAIT_MS if until is None else max(0, min(WAIT_MS, round((until - loop.time()) * 1000)))
+            left_s = max(0.0, until - loop.time())
+            left = round(min(WAIT_MS, left_s * 1000))
             target = f"/v1/party/messages/{stage}/{role}?wait_ms={left}"
             asked = loop.time()
-            answer = await self.request("GET", target, headers={"Range": f"bytes=0-{PIECE - 1}"})
+            headers = {"Range": f"bytes=0-{PIECE - 1}"}
+            answer = await self.request("GET", target, headers=headers, patience_s=left_s)
             if answer.status_code == 204:
                 now = loop.time()
-                if until is not None and now >= until:
+                if now >= until:
                     return None
                 # A coordinator that closes, or a proxy, answers sooner than asked.
                 await asyncio.sleep(max(0.0, min(left / 1000, SOONEST_S) - (now - asked)))
@@ -151,15 +176,16 @@ class Mail:
             size = len(answer.content) if size is None else size
             return Arrived(sequence, answer.headers.get("ETag", "").strip('"'), size, answer.content)
 
-    async def rest(self, stage: str, role: str, message: Arrived) -> AsyncIterator[bytes]:
+    async def rest(
+        self, stage: str, role: str, message: Arrived, *, patience_s: float | None = None
+    ) -> AsyncIterator[bytes]:
         """All sealed bytes of a message that has arrived, piece by piece."""
         yield message.first
         place = len(message.first)
         while place < message.size:
             stop = min(place + PIECE, message.size)
-            answer = await self.request(
-                "GET", f"/v1/party/messages/{stage}/{role}", headers={"Range": f"bytes={place}-{stop - 1}"}
-            )
+            target, headers = f"/v1/party/messages/{stage}/{role}", {"Range": f"bytes={place}-{stop - 1}"}
+            answer = await self.request("GET", target, headers=headers, patience_s=patience_s)
             told = answer.headers.get(SEQUENCE_HEADER), answer.headers.get("ETag", "").strip('"')
             if told != (str(message.sequence), message.sealed) or len(answer.content) != stop - place:
                 raise RemoteError(
@@ -170,10 +196,16 @@ class Mail:
             yield answer.content
             place = stop
 
-    async def acknowledge(self, stage: str, role: str, sequence: int) -> Acknowledged:
+    async def acknowledge(
+        self, stage: str, role: str, sequence: int, *, patience_s: float | None = None
+    ) -> Acknowledged:
         """Take a message out of the mailbox."""
-        answer = await self.request("POST", f"/v1/party/messages/{stage}/{role}/{sequence}/acknowledge")
-        return read_message(Acknowledged, parsed(answer))
+        target = f"/v1/party/messages/{stage}/{role}/{sequence}/acknowledge"
+        return read_message(Acknowledged, parsed(await self.request("POST", target, patience_s=patience_s)))
+
+
+def _deadline(patience_s: float | None) -> float:
+    return math.inf if patience_s is None else asyncio.get_running_loop().time() + patience_s
 
 
 def _read_slice(body: bytes | Path, offset: int, length: int) -> bytes:

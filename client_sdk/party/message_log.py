@@ -3,11 +3,14 @@ reads again what it had read, and sends nothing twice.
 """
 
 from collections.abc import Mapping
+from typing import Final
 
 from coterie.client_sdk.party.faults import LearnerFaults
 from coterie.client_sdk.party.learner_store import LearnerStore
 from coterie.client_sdk.party.party import Session
 from coterie.errors import InputError, RemoteError
+
+EXPIRED: Final = "message_expired"
 
 
 class MessageLog:
@@ -28,13 +31,14 @@ class MessageLog:
         """Go back to where these many messages are worked in."""
         self.sent, self.received = dict(sent), dict(received)
 
-    def send(self, role: str, body: bytes) -> None:
+    def send(self, role: str, body: bytes, *, patience_s: float | None = None) -> None:
         """Send the next message to a role; one that was sent before is not sent twice.
 
+        patience_s: how long to wait until it can be sent; for as long as it takes when not given.
         Raises Conflict (``message_differs``) where it was sent with another body, and as `Session.send` does.
         """
         number = self.sent.get(role, 0)
-        self._session.send(self._stage, role, body, sequence=number)
+        self._session.send(self._stage, role, body, sequence=number, patience_s=patience_s)
         self.sent[role] = number + 1
 
     def receive(self, role: str, *, limit: int, patience_s: float | None = None) -> bytes:
@@ -45,8 +49,14 @@ class MessageLog:
         Raises InputError (``message_too_large``), and as `Session.receive` does.
         """
         number = self.received.get(role, 0)
-        kept = self._store.message(self._stage, role, number)
-        data = self._fetch(role, number, limit, patience_s) if kept is None else kept
+        data = self._store.message(self._session.membership.session, self._stage, role, number)
+        if data is None:
+            try:
+                data = self._fetch(role, number, limit, patience_s)
+            except RemoteError as error:
+                if error.reason == EXPIRED:
+                    raise _expired(error) from error
+                raise
         self.received[role] = number + 1
         return data
 
@@ -56,7 +66,7 @@ class MessageLog:
             if message.sequence >= number:
                 break
             # It was kept; the process ended before it was acknowledged.
-            self._session.acknowledge(message)
+            self._session.acknowledge(message, patience_s=patience_s)
         if message.sequence > number:
             raise RemoteError(
                 f"Message {number} from {role} in stage {self._stage} was acknowledged and is not in "
@@ -74,7 +84,17 @@ class MessageLog:
                     code="message_too_large",
                 )
         body = bytes(data)
-        self._store.add_message(self._stage, role, number, body)
+        self._store.add_message(self._session.membership.session, self._stage, role, number, body)
         self.faults.reach("message_kept")
-        self._session.acknowledge(message)
+        self._session.acknowledge(message, patience_s=patience_s)
         return body
+
+
+def _expired(error: RemoteError) -> RemoteError:
+    """Of a plan no message can be sent again as a new one, as the coordinator proposes."""
+    return RemoteError(
+        error.message,
+        hint="End the session and go on in another, with the same folders; where a training was broken off, train from "
+        "the beginning in new ones, in every role. `coterie sessions make --message-ttl` lets messages wait longer.",
+        code=EXPIRED,
+    )

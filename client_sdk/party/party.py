@@ -108,9 +108,9 @@ class Session:
         """See `SessionClient.send`."""
         return self._portal.call(self._client.send(stage, role, body, sequence=sequence, patience_s=patience_s))
 
-    def resume(self) -> int:
+    def resume(self, *, patience_s: float | None = None) -> int:
         """See `SessionClient.resume`."""
-        return self._portal.call(self._client.resume())
+        return self._portal.call(self._client.resume(patience_s=patience_s))
 
     def receive(self, stage: str, role: str, *, patience_s: float | None = None) -> Incoming:
         """See `SessionClient.receive`; read it with `chunks` or `read`."""
@@ -124,9 +124,10 @@ class Session:
         """All bytes of a message that fits into memory."""
         return self._portal.call(message.read())
 
-    def acknowledge(self, message: Incoming) -> None:
+    def acknowledge(self, message: Incoming, *, patience_s: float | None = None) -> None:
         """Say that a message is worked in; see `SessionClient.acknowledge`."""
-        self._portal.call(self._client.acknowledge(message.stage, message.sender, message.sequence))
+        place = (message.stage, message.sender, message.sequence)
+        self._portal.call(self._client.acknowledge(*place, patience_s=patience_s))
 
     def status(self) -> SessionView:
         """The session as the coordinator tells it."""

@@ -20,9 +20,10 @@ STAGE: Final = "plan"
 """The stage of a session in which plans are sent."""
 
 
-def send_plan(session: Session, plan: SessionPlan) -> None:
+def send_plan(session: Session, plan: SessionPlan, *, patience_s: float | None = None) -> None:
     """Send a plan to all partners. A session has one plan; what an earlier process has sent is not sent again.
 
+    patience_s: how long to wait for each partner that has not joined; for as long as it takes when not given.
     Raises errors.PlanRefused for one that partners would refuse or whose roles are not the session's, InputError
     (``stage_unknown``) in a session without a stage ``plan``, Conflict (``message_differs``) where another plan was
     sent before, and as `Session.send` does.
@@ -34,7 +35,7 @@ def send_plan(session: Session, plan: SessionPlan) -> None:
     for role in session.membership.terms.roles:
         if role.name != session.membership.role:
             for number, body in enumerate(bodies):
-                session.send(STAGE, role.name, body, sequence=number)
+                session.send(STAGE, role.name, body, sequence=number, patience_s=patience_s)
 
 
 def receive_plan(session: Session, sender: str, folder: str | Path, *, patience_s: float | None = None) -> SessionPlan:

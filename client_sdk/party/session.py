@@ -105,9 +105,11 @@ class SessionClient:
         body: bytes, a file's path, or an iterator of bytes.
         sequence: the sender's own count of this stage's messages, from 0; given, a message that was sent or begun
             before is not sent twice.
-        patience_s: how long to wait for a partner that has not joined yet; for as long as it takes when not given.
+        patience_s: how long to wait for a partner that has not joined yet, for one that does not empty its mailbox, and
+            for a coordinator that is away; each for as long as it takes when not given.
         Raises Conflict (``message_differs``, ``message_order``), InputError (``role_unknown``, ``stage_unknown``),
-        TooLarge (``message_too_large``), Forbidden (``partner_changed``, ``partner_unknown``), RemoteError.
+        TooLarge (``message_too_large``), Forbidden (``partner_changed``, ``partner_unknown``), RemoteError
+        (``partner_silent``, ``mailbox_full``), Unreachable.
         """
         self._check(stage, role)
         session = self.membership.session
@@ -122,7 +124,7 @@ class SessionClient:
                         hint="Give every message a number of its own.",
                         code="message_differs",
                     )
-                return await self._deliver(before)
+                return await self._deliver(before, patience_s)
             if number != wanted:
                 raise Conflict(
                     f"Message {number} to {role} in stage {stage} leaves a gap: the next is {wanted}.",
@@ -130,32 +132,36 @@ class SessionClient:
                     code="message_order",
                     expected=wanted,
                 )
-            await self._deliver_unsent(stage, role)
+            for unsent in self.unsent(stage, role):
+                await self._deliver(unsent, patience_s)
             pair = await self._pair(role, patience_s)
             header = self._header(stage, self.membership.role, role, number)
             message = await seal(self._store, pair, header, body, self.membership.terms.message_limit)
-            return await self._deliver(message)
+            return await self._deliver(message, patience_s)
 
     def unsent(self, stage: str, role: str) -> list[Outgoing]:
         """Messages that were sealed and not accepted yet."""
         mine = self._store.unsent(self.membership.session)
         return [each for each in mine if (each.stage, each.recipient) == (stage, role)]
 
-    async def resume(self) -> int:
-        """Send what an earlier process has sealed and not sent. Returns how many messages there were."""
+    async def resume(self, *, patience_s: float | None = None) -> int:
+        """Send what an earlier process has sealed and not sent. Returns how many messages there were.
+
+        patience_s: as of `send`.
+        """
         count = 0
         for message in self._store.unsent(self.membership.session):
             async with self._turns[f"to/{message.stage}/{message.recipient}"]:
-                await self._deliver(message)
+                await self._deliver(message, patience_s)
             count += 1
         return count
 
     async def receive(self, stage: str, role: str, *, patience_s: float | None = None) -> Incoming:
         """The next message from a role that is not acknowledged; the same one until it is.
 
-        patience_s: how long to wait for it; for as long as it takes when not given.
+        patience_s: how long to wait for it, and for a coordinator that is away; for as long as it takes when not given.
         Raises RemoteError (``partner_silent`` with the partner's name, ``message_order``, ``message_expired``,
-        ``session_ended``), and for chunks that do not open InputError ``session_seal``.
+        ``session_ended``), Unreachable, and for chunks that do not open InputError ``session_seal``.
         """
         self._check(stage, role)
         session = self.membership.session
@@ -169,7 +175,7 @@ class SessionClient:
             wanted = self._store.next_incoming(session, stage, role)
             if acknowledged < message.sequence < wanted:
                 # It was worked in; the coordinator's answer to its acknowledgement was lost.
-                await mail.acknowledge(stage, role, message.sequence)
+                await mail.acknowledge(stage, role, message.sequence, patience_s=patience_s)
                 acknowledged = message.sequence
                 continue
             if message.sequence < wanted:
@@ -186,21 +192,23 @@ class SessionClient:
                     code="message_order",
                 )
             header = self._header(stage, role, self.membership.role, message.sequence)
-            chunks = self._decrypt(mail, header, pair, message)
+            chunks = self._decrypt(mail, header, pair, message, patience_s)
             return Incoming(stage, role, message.sequence, message.size, chunks)
 
-    async def acknowledge(self, stage: str, role: str, sequence: int) -> None:
+    async def acknowledge(self, stage: str, role: str, sequence: int, *, patience_s: float | None = None) -> None:
         """Say that a message is worked in, and its result kept: it is deleted, and never comes again. Also lets a
         session go on after a message that expired. Idempotent.
+
+        patience_s: how long to wait for a coordinator that is away; for as long as it takes when not given.
         """
         if sequence >= self._store.next_incoming(self.membership.session, stage, role):
             self._store.read(self.membership.session, stage, role, sequence)
-        await self._mail_for(f"from/{stage}/{role}").acknowledge(stage, role, sequence)
+        await self._mail_for(f"from/{stage}/{role}").acknowledge(stage, role, sequence, patience_s=patience_s)
         self._store.faults.reach("acknowledged")
 
     async def status(self) -> SessionView:
         """The session as the coordinator tells it."""
-        return read_message(SessionView, parsed(await self._mail_for("control").request("GET", "/v1/party/session")))
+        return await self._status(None)
 
     async def end(self, detail: str = "") -> SessionView:
         """End the session for all parties, and forget its keys here."""
@@ -210,24 +218,25 @@ class SessionClient:
         self._store.forget(self.membership.session)
         return read_message(SessionView, parsed(answer))
 
-    async def _deliver_unsent(self, stage: str, role: str) -> None:
-        for message in self.unsent(stage, role):
-            await self._deliver(message)
+    async def _status(self, patience_s: float | None) -> SessionView:
+        answer = await self._mail_for("control").request("GET", "/v1/party/session", patience_s=patience_s)
+        return read_message(SessionView, parsed(answer))
 
-    async def _deliver(self, message: Outgoing) -> SendReceipt:
+    async def _deliver(self, message: Outgoing, patience_s: float | None = None) -> SendReceipt:
         if message.is_sent:
             return SendReceipt(state="already", sequence=message.sequence, sha256=message.sealed)
         body = self._store.spool(message) if message.body is None else message.body
         mail = self._mail_for(f"to/{message.stage}/{message.recipient}")
-        receipt = await mail.send(
-            message.stage, message.recipient, message.sequence, body, message.size, message.sealed
-        )
+        place = (message.stage, message.recipient, message.sequence)
+        receipt = await mail.send(*place, body, message.size, message.sealed, patience_s=patience_s)
         self._store.sent(message)
         return receipt
 
-    async def _decrypt(self, mail: Mail, header: MessageHeader, pair: bytes, message: Arrived) -> AsyncIterator[bytes]:
+    async def _decrypt(
+        self, mail: Mail, header: MessageHeader, pair: bytes, message: Arrived, patience_s: float | None
+    ) -> AsyncIterator[bytes]:
         state = stream.expect(header)
-        async for piece in mail.rest(header.stage, header.sender, message):
+        async for piece in mail.rest(header.stage, header.sender, message, patience_s=patience_s):
             state, chunk = stream.take(state, pair, piece)
             self._store.faults.reach("opening")
             if chunk:
@@ -235,7 +244,7 @@ class SessionClient:
         if last := stream.close(state):
             yield last
 
-    async def _offer_keys(self, role: str) -> PairKeys:
+    async def _offer_keys(self, role: str, patience_s: float | None = None) -> PairKeys:
         """The keys with a partner, of which it has been offered this party's."""
         session, own_role, terms = self.membership.session, self.membership.role, self.membership.terms
         keys = self._store.keys(session, role)
@@ -245,14 +254,15 @@ class SessionClient:
             self._store.add_keys(session, role, pair.private, made)
             keys = PairKeys(pair.private, made, None)
         body = keys.own.to_bytes()
-        await self._mail_for("control").send(KEYS_STAGE, role, 0, body, len(body), sha256_hex(body))
+        mail = self._mail_for("control")
+        await mail.send(KEYS_STAGE, role, 0, body, len(body), sha256_hex(body), patience_s=patience_s)
         return keys
 
     async def _pair(self, role: str, patience_s: float | None = None) -> bytes:
         """The key shared with a partner whose identity is pinned."""
         async with self._turns[f"keys/{role}"]:
             if role not in self._pairs:
-                keys = await self._offer_keys(role)
+                keys = await self._offer_keys(role, patience_s)
                 other = keys.other
                 place = self.membership.terms.role(role)
                 partner = role if place is None else place.party
@@ -265,7 +275,7 @@ class SessionClient:
                     other = read_offer(arrived.first, self.membership.terms, role, self.membership.role)
                     self._store.pins.check(partner, role, other.identity, self._judge)
                     self._store.add_offer(self.membership.session, role, other)
-                    await mail.acknowledge(KEYS_STAGE, role, arrived.sequence)
+                    await mail.acknowledge(KEYS_STAGE, role, arrived.sequence, patience_s=patience_s)
                 else:
                     self._store.pins.check(partner, role, other.identity, self._judge)
                 shown = fingerprint(other.identity)
@@ -274,7 +284,8 @@ class SessionClient:
             return self._pairs[role]
 
     async def _silent(self, role: str, patience_s: float | None) -> RemoteError:
-        view = next((each for each in (await self.status()).parties if each.role == role), None)
+        """The error for a partner that was waited for long enough. Raises Unreachable where the coordinator is away."""
+        view = next((each for each in (await self._status(0.0)).parties if each.role == role), None)
         name = role if view is None else f"{view.party} (role {role})"
         joined = view is not None and view.joined_at is not None
         seen = None if view is None or view.last_seen_at is None else view.last_seen_at.isoformat(timespec="seconds")

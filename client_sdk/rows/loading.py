@@ -9,13 +9,14 @@ import importlib
 import inspect
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from coterie.client_sdk.rows.allowed import require_allowed
 from coterie.client_sdk.rows.pipeline import RowPipeline, rows_of
 from coterie.compute.data.sources.csv.source import CsvSource
 from coterie.compute.data.sources.npz import DAMAGE, opened_npz, unreadable
@@ -29,7 +30,7 @@ from coterie.protocol.schema import DataSchema
 DataSource = str | Path | ArraysByName | Frame | RowPipeline | Callable[[DataSchema], ArraysByName | Frame]
 
 
-def load_data(source: DataSource, schema: DataSchema) -> CheckedRows:
+def load_data(source: DataSource, schema: DataSchema, *, allowed: Collection[str] | None = None) -> CheckedRows:
     """The rows of ``source``, checked: features ``[N, *shape]`` and label ``[N]`` in the schema's dtypes.
 
     source: one of
@@ -43,30 +44,47 @@ def load_data(source: DataSource, schema: DataSchema) -> CheckedRows:
     - the function itself; a mapping of arrays; a pandas DataFrame, whose index is left out; or a source or a data set
       of ``coterie.compute.data``, whose first pass is taken.
 
-    Raises DataError.
+    allowed: names of the columns, arrays and files that may be read of it; all that the schema names when not given.
+
+    Raises DataError, PlanRefused (``plan_columns``).
     """
-    rows = load_fitting(source, schema)
+    rows = load_fitting(source, schema, allowed=allowed)
     check_left(rows, schema.label, _describe(cast(object, source)))
     return rows
 
 
-def load_fitting(source: DataSource, schema: DataSchema) -> CheckedRows:
+def load_fitting(source: DataSource, schema: DataSchema, *, allowed: Collection[str] | None = None) -> CheckedRows:
     """As `load_data`, but there may be no row left of those that the label's classes choose."""
     check_source(source, "The data")
+    # Each file is checked on its own, so that an error names the file and its row.
+    parts: list[CheckedRows] = []
+    for arrays, name in _arrays_of(source, schema):
+        if allowed is not None:
+            named = {*schema.array_names, *schema.sources}
+            require_allowed((each for each in arrays if each in named), name, allowed)
+        parts.append(schema.fitting(arrays, name))
+    if len(parts) == 1:
+        return parts[0]
+    joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    return CheckedRows(joined, schema.digest, read=sum(part.read for part in parts))
+
+
+def _arrays_of(source: DataSource, schema: DataSchema) -> Iterator[tuple[ArraysByName, str]]:
+    """All that is read of a source, file by file, each with what messages call it."""
     if is_frame(source):
-        return schema.fitting(columns_of(source, _describe(source)), _describe(source))
-    if isinstance(source, Mapping):
-        return schema.fitting(cast(ArraysByName, source), "the arrays given")
-    if isinstance(source, RowPipeline):
-        return schema.fitting(rows_of(source, schema), _describe(source))
-    if callable(source):
-        return schema.fitting(_call_source(source, schema), _describe(source))
-    if isinstance(source, str) and _is_entry_point(source):
-        return schema.fitting(_call_source(_imported(source), schema), _describe(source))
-    path = Path(cast("str | Path", source))
-    if path.is_dir():
-        return _folder(path, schema)
-    return schema.fitting(_file(path, schema), path.name)
+        yield columns_of(source, _describe(source)), _describe(source)
+    elif isinstance(source, Mapping):
+        yield cast(ArraysByName, source), "the arrays given"
+    elif isinstance(source, RowPipeline):
+        yield rows_of(source, schema), _describe(source)
+    elif callable(source):
+        yield _call_source(source, schema), _describe(source)
+    elif isinstance(source, str) and _is_entry_point(source):
+        yield _call_source(_imported(source), schema), _describe(source)
+    elif (path := Path(cast("str | Path", source))).is_dir():
+        yield from _folder(path, schema)
+    else:
+        yield _file(path, schema), path.name
 
 
 def load_evaluation(source: DataSource | None, schema: DataSchema) -> Mapping[str, NDArray[Any]] | None:
@@ -162,10 +180,11 @@ def _describe_function(function: Callable[..., ArraysByName | Frame]) -> str:
     return f"function {getattr(function, '__qualname__', repr(function))}"
 
 
-def _folder(path: Path, schema: DataSchema) -> CheckedRows:
+def _folder(path: Path, schema: DataSchema) -> Iterator[tuple[ArraysByName, str]]:
     names = schema.array_names
     if all((path / f"{name}.npy").is_file() for name in names):
-        return schema.fitting({name: _npy(path / f"{name}.npy") for name in names}, str(path))
+        yield {name: _npy(path / f"{name}.npy") for name in names}, str(path)
+        return
     files = sorted(file for file in path.iterdir() if file.is_file() and _kind(file) is not None)
     if not files:
         raise DataError(
@@ -173,10 +192,8 @@ def _folder(path: Path, schema: DataSchema) -> CheckedRows:
             hint="Name the folder that holds this client's rows, or a file.",
             code="data_missing",
         )
-    # Each file is checked on its own, so that an error names the file and its row.
-    parts = [schema.fitting(_file(file, schema), file.name) for file in files]
-    joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-    return CheckedRows(joined, schema.digest, read=sum(part.read for part in parts))
+    for file in files:
+        yield _file(file, schema), file.name
 
 
 def _file(path: Path, schema: DataSchema) -> ArraysByName:

@@ -171,6 +171,11 @@ def _message_input(part: RolePart, name: str, **changes: Any) -> RolePart:
     return _stage(part, name, inputs=inputs)
 
 
+def _dropping(part: RolePart) -> RolePart:
+    """A clinic that leaves out rows."""
+    return replace(part, schema=replace(part.schema, label=replace(part.schema.label, others="dropped")))
+
+
 def _waiting(part: RolePart) -> RolePart:
     """A registry that wants the gradient before it sends the embedding."""
     (embed,) = (stage for stage in part.stages if stage.name == "embed")
@@ -192,6 +197,7 @@ SPOILED: tuple[tuple[Change, str, str], ...] = (
     (lambda clinic, registry, insurer: (clinic, registry), "plan_wiring", "has nothing named"),
     (lambda clinic, registry, insurer: (clinic, registry, registry), "plan_roles", "one role"),
     (lambda clinic, registry, insurer: (registry, insurer), "plan_roles", "must have the labels"),
+    (lambda clinic, registry, insurer: (_dropping(clinic), registry, insurer), "plan_roles", "out of step"),
     (_registry(lambda part: _output(part, "embed", partner="nobody")), "plan_wiring", "takes nothing named"),
     (_registry(lambda part: _output(part, "embed", partner=None)), "plan_wiring", "names a partner"),
     (_registry(lambda part: _output(part, "embed", partner="insurer")), "plan_wiring", "takes nothing named"),

@@ -3,7 +3,6 @@
 import csv
 import json
 import os
-import sqlite3
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,13 +12,19 @@ import numpy as np
 import pytest
 import split_role
 from sdk_kit import Coordinator
-from split_sessions import Pair, both, paired
+from split_sessions import Pair, both, paired, tokens_of
 
 from coterie.aggregation.vertical.compile import compile_split
 from coterie.aggregation.vertical.split import FeatureRole, LabelRole, SplitNetwork
+from coterie.client_sdk.party.agreement import step_text
 from coterie.client_sdk.party.learner import STAGE, Learner
+from coterie.client_sdk.party.learner_store import LearnerCall
+from coterie.client_sdk.party.party import Party
+from coterie.client_sdk.party.pins import trust_first_use
 from coterie.client_sdk.party.plans import receive_plan, send_plan
+from coterie.client_sdk.rows.loading import load_data
 from coterie.compute import nn, optim
+from coterie.compute.data import ArraySource
 from coterie.compute.nn import losses
 from coterie.compute.nn import metrics as nn_metrics
 from coterie.errors import CoterieError
@@ -186,6 +191,24 @@ def test_a_call_that_nobody_has_joined_may_be_taken_back(coordinator: Coordinato
             assert [sums.examples for sums in trained] == [split_role.ROWS] * 3
 
 
+def test_a_role_waits_no_longer_than_it_says_for_one_that_has_not_joined(
+    coordinator: Coordinator, tmp_path: Path
+) -> None:
+    plan, tokens = compile_split(split_role.network()), tokens_of(coordinator)
+    with Party(tmp_path / "owner", judge=trust_first_use) as party:
+        session = party.join(coordinator.url, tokens["owner"])
+        with Learner(session, plan, tmp_path / "alone", columns=("blood", "ill"), patience_s=0.1) as here:
+            waits: tuple[Callable[[], Any], ...] = (
+                lambda: here.train(split_role.rows("owner")),
+                lambda: send_plan(session, plan, patience_s=0.1),
+                lambda: receive_plan(session, "feature", tmp_path / "plan", patience_s=0.1),
+            )
+            for wait in waits:
+                with pytest.raises(CoterieError) as silent:
+                    wait()
+                assert silent.value.reason == "partner_silent" and "has not joined yet" in silent.value.message
+
+
 def test_a_plan_reads_the_columns_that_are_allowed(coordinator: Coordinator, tmp_path: Path) -> None:
     plan = compile_split(split_role.network())
     with paired(coordinator, tmp_path) as pair:
@@ -196,6 +219,33 @@ def test_a_plan_reads_the_columns_that_are_allowed(coordinator: Coordinator, tmp
         with pytest.raises(CoterieError) as none:
             Learner(pair.feature, cast(Any, split_role.network()), tmp_path / "refused", columns=("scan",))
         assert none.value.reason == "argument_type" and "compile_split" in str(none.value.hint)
+
+
+def test_the_columns_that_are_allowed_bound_whatever_is_read(coordinator: Coordinator, tmp_path: Path) -> None:
+    """A feature may be read whole by its name, or by its columns: where the rows come from decides."""
+    salary = Feature(name="salary", shape=(1,), columns=("age",))
+    part = FeatureRole(role="feature", features=(salary,), model=nn.Linear(1, 2))
+    plan = compile_split(replace(split_role.network(), features=(part,)))
+
+    def sources(name: str, *shape: int) -> tuple[Any, ...]:
+        arrays: dict[str, Any] = {name: np.zeros(shape, np.float32)}
+        np.savez(tmp_path / f"{name}.npz", **arrays)
+        return (tmp_path / f"{name}.npz", arrays, lambda: arrays, ArraySource(arrays))
+
+    np.save(tmp_path / "salary.npy", np.zeros((8, 1), np.float32))
+    (tmp_path / "tables").mkdir()
+    (tmp_path / "tables" / "rows.csv").write_text("age,salary\n1,50000\n")
+    by_name = (tmp_path, *sources("salary", 8, 1))
+    by_column = (tmp_path / "tables", tmp_path / "tables" / "rows.csv", *sources("age", 8))
+    with paired(coordinator, tmp_path / "parties") as pair:
+        for allowed, refused, read in (("age", by_name, by_column), ("salary", by_column, by_name)):
+            with Learner(pair.feature, plan, tmp_path / allowed, columns=(allowed,), patience_s=0.1) as learner:
+                for rows in refused:
+                    with pytest.raises(CoterieError) as named:
+                        learner.train(rows)
+                    assert named.value.reason == "plan_columns", rows
+            for rows in read:
+                assert set(load_data(rows, part.schema, allowed=(allowed,))) == {"salary", "no_label"}
 
 
 def test_a_folder_is_of_one_role_and_one_program(coordinator: Coordinator, tmp_path: Path) -> None:
@@ -233,7 +283,8 @@ def test_a_partner_that_sends_something_else_is_refused(
     """The role with features is real, that with labels sends what a test says."""
     plan = compile_split(split_role.network())
     with paired(coordinator, tmp_path) as pair, pair.learners(plan) as (_, there):
-        said = json.dumps({"call": 0, "plan": plan.id, "rows": split_role.ROWS, "task": "train"}, separators=(",", ":"))
+        call = {"call": 0, "plan": plan.id, "rows": split_role.ROWS, "task": "train", "trained": 0}
+        said = json.dumps(call, separators=(",", ":"))
         at = json.dumps({"call": 0, "step": 0, "task": "train"}, separators=(",", ":"))
         pair.owner.send(STAGE, "feature", encode_tensors({}, {"at": said}))
         pair.owner.send(STAGE, "feature", encode_tensors({}, {"at": '{"agreed":true,"call":0}'}))
@@ -244,10 +295,42 @@ def test_a_partner_that_sends_something_else_is_refused(
         assert (refused.value.reason, says in refused.value.message) == (code, True), refused.value.message
 
 
-def test_a_training_that_diverges_says_so_and_sends_nothing_of_it(coordinator: Coordinator, tmp_path: Path) -> None:
-    plan = compile_split(replace(split_role.network(), optimizer=optim.sgd(1e30)))
+def steep(prediction: Any, label: Any) -> Any:
+    """A loss with large gradients."""
+    return 100.0 * losses.softmax_cross_entropy(prediction, label)
+
+
+def test_a_tensor_that_comes_again_is_refused(coordinator: Coordinator, tmp_path: Path) -> None:
+    """A stage that reads two tensors of a partner gets the first of them twice."""
+    plan = compile_split(split_role.network())
+    (descend,) = (stage for stage in plan.manifest.part("feature").stages if stage.name == "descend")
+    (gradient,) = descend.from_source("message")
+    reads = replace(descend, inputs=(gradient, replace(gradient, name="other", key="other")))
+    call = LearnerCall(number=0, task="train", rows=split_role.ROWS, digest="", threads=1)
+    with paired(coordinator, tmp_path) as pair, pair.learners(plan, patience_s=0.1) as (_, there):
+        for _ in range(2):
+            body = encode_tensors({"gradient": np.zeros((8, 2), np.float32)}, {"at": step_text(call)})
+            pair.owner.send(STAGE, "feature", body)
+        with pytest.raises(CoterieError) as again:
+            there._received(call, reads, [reads], {})  # pyright: ignore[reportPrivateUsage]
+    assert again.value.reason == "session_values" and "owner/gradient twice" in again.value.message
+
+
+@pytest.mark.parametrize(
+    ("changes", "rows"),
+    [
+        ({"optimizer": optim.sgd(1e30)}, split_role.ROWS),
+        ({"optimizer": optim.sgd(1e38), "loss": steep, "epochs": 1}, 8),
+    ],
+    ids=["messages", "last weights"],
+)
+def test_a_training_that_diverges_says_so_and_sends_nothing_of_it(
+    changes: dict[str, Any], rows: int, coordinator: Coordinator, tmp_path: Path
+) -> None:
+    plan = compile_split(replace(split_role.network(), **changes))
+    owner, feature = (part(split_role.rows(role), 0, rows) for role in ("owner", "feature"))
     with paired(coordinator, tmp_path) as pair, pair.learners(plan, patience_s=2) as (here, there):
-        found = both(lambda: here.train(split_role.rows("owner")), lambda: there.train(split_role.rows("feature")))
+        found = both(lambda: here.train(owner), lambda: there.train(feature))
         assert {error.reason for error in found} == {DIVERGED, "partner_silent"}
         assert any("Lower the learning rate" in str(error.hint) for error in found)
 
@@ -262,13 +345,6 @@ def test_a_plan_for_other_roles_or_another_folder_is_refused(coordinator: Coordi
         with pytest.raises(CoterieError) as other, pair.learners(compile_split(cancer())):
             pass
         assert other.value.reason == "plan_changed"
-        database = sqlite3.connect(tmp_path / "owner-learning" / "learner.db")
-        database.execute("UPDATE state SET tensors = x'00'")
-        database.commit()
-        database.close()
-        with pytest.raises(CoterieError) as damaged, pair.learners(plan):
-            pass
-        assert damaged.value.reason == "checkpoint_damaged"
         registry = FeatureRole(role="registry", features=(Feature(name="f", shape=(2,)),), model=nn.Linear(2, 8))
         renamed = compile_split(replace(cancer(), features=(registry,)))
         with pytest.raises(CoterieError) as roles:

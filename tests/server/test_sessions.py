@@ -1,13 +1,14 @@
 """Sessions over a real coordinator: two parties send, receive and acknowledge; every refusal has its code."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from server_kit import Device, Opener, Operator, fleet, update
-from sessions_kit import two
+from sessions_kit import Liar, made, parties, transport_of, two
 
 from coterie.client_sdk.party.pins import refuse
 from coterie.errors import CoterieError
@@ -149,6 +150,42 @@ def test_an_expired_message_is_told_by_name_and_left_behind(coordinator: Opener,
 
     with held() as clock:
         asyncio.run(work())
+
+
+def test_patience_ends_every_wait_by_name(coordinator: Opener, tmp_path: Path) -> None:
+    """For a partner that has not joined, for one that does not fetch, and for a coordinator that is away."""
+
+    async def away(request: httpx.Request, answer: httpx.Response) -> httpx.Response:
+        return httpx.Response(503, request=request)
+
+    async def ends(wait: Awaitable[object]) -> CoterieError:
+        with pytest.raises(CoterieError) as found:
+            async with asyncio.timeout(patience(20)):
+                await wait
+        return found.value
+
+    async def work() -> None:
+        async with coordinator() as operator:
+            liar = Liar(transport_of(operator))
+            async with parties(operator, tmp_path, liar=liar) as (clinic, registry):
+                session, url = await made(operator, party_quota=1000), str(operator.http.base_url)
+                feature = await registry.join(url, session["tokens"]["feature"])
+                silent = await ends(feature.send("rows", "owner", b"x", patience_s=0.1))
+                assert silent.reason == "partner_silent" and "has not joined yet" in silent.message
+                owner = await clinic.join(url, session["tokens"]["owner"])
+                await owner.send("rows", "feature", bytes(600), patience_s=20)
+                full = await ends(owner.send("rows", "feature", bytes(600), patience_s=0.1))
+                assert full.reason == "mailbox_full"
+                assert await (await feature.receive("rows", "owner", patience_s=20)).read() == bytes(600)
+                liar.lie = away
+                for wait in (
+                    feature.send("rows", "owner", b"x", patience_s=0.1),
+                    feature.receive("rows", "owner", patience_s=0.1),
+                    feature.acknowledge("rows", "owner", 0, patience_s=0.1),
+                ):
+                    assert (await ends(wait)).details["http_status"] == 503
+
+    asyncio.run(work())
 
 
 def test_messages_are_acknowledged_in_their_order(coordinator: Opener, tmp_path: Path) -> None:
