@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from coterie.compute.mode import use_mode as use_mode
     from coterie.compute.onnx.writer import to_onnx as to_onnx
     from coterie.compute.passes import optimise as optimise
-    from coterie.compute.passes.cluster import cluster as cluster
     from coterie.compute.passes.cost import bytes_moved as bytes_moved
     from coterie.compute.passes.cost import flops as flops
     from coterie.compute.passes.formulas import simplify_formulas as simplify_formulas
@@ -83,7 +82,6 @@ _HOMES = {
     "check_primitive": "extension.laws",
     "checkpoint": "control.derived",
     "clipped_grad": "clipping.transform",
-    "cluster": "passes.cluster",
     "cond": "control.functions",
     "custom_vjp": "control.derived",
     "data_sink": "training.data_sink",
