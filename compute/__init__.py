@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from coterie.compute.control.functions import cond as cond
     from coterie.compute.control.functions import scan as scan
     from coterie.compute.control.functions import while_loop as while_loop
-    from coterie.compute.drawing.dot import to_dot as to_dot
-    from coterie.compute.drawing.svg import to_svg as to_svg
+    from coterie.compute.drawing import to_dot as to_dot
     from coterie.compute.extension.definition import primitive as primitive
     from coterie.compute.extension.laws import check_primitive as check_primitive
     from coterie.compute.extension.operator import operator_vjp as operator_vjp
@@ -113,9 +112,8 @@ _HOMES = {
     "shard": "shard",
     "simplify_formulas": "passes.formulas",
     "tape": "tape",
-    "to_dot": "drawing.dot",
+    "to_dot": "drawing",
     "to_onnx": "onnx.writer",
-    "to_svg": "drawing.svg",
     "to_text": "text",
     "trace": "trace",
     "trace_named": "trace",

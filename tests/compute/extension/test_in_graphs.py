@@ -41,7 +41,7 @@ from coterie.compute import (
 )
 from coterie.compute import numpy as cnp
 from coterie.compute.clipping.transform import clipped_grad
-from coterie.compute.drawing.dot import to_dot
+from coterie.compute.drawing import to_dot
 from coterie.compute.ir import Graph, NDArray
 from coterie.compute.passes import PASSES, fixpoint
 from coterie.compute.tape import Variable, backward, tape
