@@ -60,7 +60,10 @@ def test_graphs_inside_nodes_and_whole_steps_are_drawn(graph: Graph) -> None:
 
 
 def test_arrows_lead_from_what_makes_a_value_to_what_reads_it() -> None:
-    lines = to_dot(trace(lambda x, y: cnp.tanh(x + y) + x, TensorSpec((2,)), TensorSpec((2,))).graph).splitlines()
+    def fn(x: Array, y: Array) -> Array:
+        return cnp.tanh(x + y) + x
+
+    lines = to_dot(trace(fn, TensorSpec((2,)), TensorSpec((2,))).graph).splitlines()
     names = {
         place: re.findall(r'label="([^"\\]*)', line)[0]
         for line in lines
