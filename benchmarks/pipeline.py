@@ -1,9 +1,8 @@
-"""The data pipeline: reading CSV files, batches of them, and keeping a device busy with images.
+"""The data pipeline: batches of rows, and keeping a device busy with images.
 
     python benchmarks/pipeline.py [--json] [--quick] [--rows N] [--rounds K] [--only CASE ...]
 
-Cases: csv_decimals, csv_shortest and csv_mixed (see pipeline_csv.py; budgets: the first epoch at least 3 times as fast
-as `numpy.loadtxt`, later epochs at least 0.5 of a NumPy loop over loaded arrays), and images (see pipeline_images.py;
+Cases: batches (see pipeline_batches.py; budget: at least 0.5 of a NumPy loop), and images (see pipeline_images.py;
 needs Pillow). One line a case. Times are of the wall clock: the machine should have two free cores and nothing to do.
 """
 
@@ -12,7 +11,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pipeline_csv import csv_case, decimals, mixed, shortest
+from pipeline_batches import batches
 
 Case = Callable[[argparse.Namespace], dict[str, Any]]
 
@@ -24,16 +23,8 @@ def images(options: argparse.Namespace) -> dict[str, Any]:
     return measured(12 if options.quick else 120)
 
 
-def csv(write: Callable[[int], str]) -> Case:
-    """The case of CSV files that ``write`` makes."""
-    measure = csv_case(write)
-    return lambda options: measure(options.rows, options.rounds)
-
-
 CASES: Mapping[str, Case] = {
-    "csv_decimals": csv(decimals),
-    "csv_shortest": csv(shortest),
-    "csv_mixed": csv(mixed),
+    "batches": lambda options: batches(options.rows, options.rounds),
     "images": images,
 }
 
@@ -43,7 +34,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="one JSON line for each case")
     parser.add_argument("--quick", action="store_true", help="few rows and rounds, to see that it runs")
-    parser.add_argument("--rows", type=int, default=1_000_000, help="of the CSV files")
+    parser.add_argument("--rows", type=int, default=1_000_000, help="of the batches")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--only", nargs="+", default=[*CASES], choices=[*CASES], metavar="CASE")
     options = parser.parse_args()

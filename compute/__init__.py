@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from coterie.compute.control.functions import cond as cond
     from coterie.compute.control.functions import scan as scan
     from coterie.compute.control.functions import while_loop as while_loop
-    from coterie.compute.drawing.dot import to_dot as to_dot
-    from coterie.compute.drawing.svg import to_svg as to_svg
+    from coterie.compute.drawing import to_dot as to_dot
     from coterie.compute.extension.definition import primitive as primitive
     from coterie.compute.extension.laws import check_primitive as check_primitive
     from coterie.compute.extension.operator import operator_vjp as operator_vjp
@@ -45,7 +44,6 @@ if TYPE_CHECKING:
     from coterie.compute.mode import use_mode as use_mode
     from coterie.compute.onnx.writer import to_onnx as to_onnx
     from coterie.compute.passes import optimise as optimise
-    from coterie.compute.passes.cluster import cluster as cluster
     from coterie.compute.passes.cost import bytes_moved as bytes_moved
     from coterie.compute.passes.cost import flops as flops
     from coterie.compute.passes.formulas import simplify_formulas as simplify_formulas
@@ -83,7 +81,6 @@ _HOMES = {
     "check_primitive": "extension.laws",
     "checkpoint": "control.derived",
     "clipped_grad": "clipping.transform",
-    "cluster": "passes.cluster",
     "cond": "control.functions",
     "custom_vjp": "control.derived",
     "data_sink": "training.data_sink",
@@ -115,9 +112,8 @@ _HOMES = {
     "shard": "shard",
     "simplify_formulas": "passes.formulas",
     "tape": "tape",
-    "to_dot": "drawing.dot",
+    "to_dot": "drawing",
     "to_onnx": "onnx.writer",
-    "to_svg": "drawing.svg",
     "to_text": "text",
     "trace": "trace",
     "trace_named": "trace",

@@ -13,7 +13,6 @@ from coterie.compute.ir import Attribute, Attributes, NDArray, Node, Type
 from coterie.compute.source import source_of
 from coterie.errors import CoterieError, InputError
 
-CPU = "cpu"
 _GUARD = 64  # bytes before and behind a buffer that a kernel must not touch
 
 
@@ -66,7 +65,7 @@ class _Prepared:
 def requirements(
     primitive: UserPrimitive, inputs: Sequence[Type], outputs: Sequence[Type], **attributes: Attribute
 ) -> Requirements:
-    """What the kernel chosen for these operands on the CPU needs. A NumPy function or a lowering reports no workspace.
+    """What the kernel chosen for these operands needs. A NumPy function or a lowering reports no workspace.
 
     Raises InputError for a kernel whose sizes are not those of its operands and results.
     """
@@ -89,18 +88,18 @@ def nbytes(type_: Type) -> int:
     return type_.size * np.dtype(type_.dtype).itemsize
 
 
-def choose(primitive: UserPrimitive, inputs: Sequence[Type], device: str = CPU) -> Callable[..., Any] | None:
+def choose(primitive: UserPrimitive, inputs: Sequence[Type]) -> Callable[..., Any] | None:
     """The registered kernel for these dtypes, else the primitive's own; None where its lowering computes it.
 
     Raises InputError "kernel_missing" where there is none of the three.
     """
     registry, dtypes = active_registry(), tuple(type_.dtype for type_ in inputs)
-    found = registry.kernel(primitive, dtypes, device)
-    own = primitive.kernel if device == CPU else None
+    found = registry.kernel(primitive, dtypes)
+    own = primitive.kernel
     if found is None and own is None and primitive.lower is None:
         there = registry.combinations(primitive)
         raise InputError(
-            f"primitive {primitive.name!r} has no kernel for ({', '.join(dtypes)}) on {device}; "
+            f"primitive {primitive.name!r} has no kernel for ({', '.join(dtypes)}); "
             f"it has {'; '.join(there) or 'none at all'}.",
             hint="register_kernel(...) one, or convert the operands with astype(x, dtype).",
             code="kernel_missing",

@@ -1,7 +1,7 @@
 """Which user primitives have a name here, and which kernels run them.
 
 A graph needs no registry: its nodes carry the rules of what they apply. A registry answers where only a name is known,
-in text and files, and where a kernel is chosen by dtype and device. It is a value; nothing is registered by importing.
+in text and files, and where a kernel is chosen by dtypes. It is a value; nothing is registered by importing.
 """
 
 from collections.abc import Callable, Generator
@@ -18,12 +18,12 @@ Signature = tuple[str, ...]
 
 
 class Registry:
-    """Primitives by name, and kernels by primitive, dtypes of the operands, and device."""
+    """Primitives by name, and kernels by primitive and dtypes of the operands."""
 
     def __init__(self) -> None:
         self._primitives: dict[str, UserPrimitive] = {}
         self._origins: dict[str, str] = {}
-        self._kernels: dict[tuple[UserPrimitive, Signature, str], Callable[..., Any]] = {}
+        self._kernels: dict[tuple[UserPrimitive, Signature], Callable[..., Any]] = {}
 
     @property
     def primitives(self) -> dict[str, UserPrimitive]:
@@ -31,7 +31,7 @@ class Registry:
         return dict(self._primitives)
 
     @property
-    def kernels(self) -> dict[tuple[UserPrimitive, Signature, str], Callable[..., Any]]:
+    def kernels(self) -> dict[tuple[UserPrimitive, Signature], Callable[..., Any]]:
         """All kernels (a copy)."""
         return dict(self._kernels)
 
@@ -54,9 +54,10 @@ class Registry:
         return primitive
 
     def register_kernel(
-        self, primitive: UserPrimitive | str, dtypes: str | Signature, device: str, implementation: Callable[..., Any]
+        self, primitive: UserPrimitive | str, dtypes: str | Signature, implementation: Callable[..., Any]
     ) -> None:
-        """Say what runs a primitive for operands of these dtypes on a device ("cpu" is NumPy's).
+        """Say what runs a primitive for operands of these dtypes in eager mode and in `interpret`, which are NumPy's.
+        Files hold the primitive's lowering instead, also those that `jit` and devices run.
 
         dtypes: one for each operand, or one for all. implementation: a NumPy function, or a class that obeys
         :class:`coterie.compute.extension.kernels.Kernel`. Raises InputError for a primitive or dtype that does not
@@ -76,11 +77,9 @@ class Registry:
                 f"The kernel of {found.name} is an object of {type(implementation).__name__}.",
                 hint="Pass the class: it is made anew for every signature.",
             )
-        key = (found, signature, device)
+        key = (found, signature)
         if self._kernels.setdefault(key, implementation) is not implementation:
-            raise InputError(
-                f"{found.name} already has a kernel for ({', '.join(signature)}) on {device}.", code="name_taken"
-            )
+            raise InputError(f"{found.name} already has a kernel for ({', '.join(signature)}).", code="name_taken")
 
     def merge(self, other: "Registry", *, origin: str) -> None:
         """Take everything of another registry, or raise InputError and take nothing."""
@@ -88,8 +87,8 @@ class Registry:
         for name in taken[:1]:
             self.register(other._primitives[name])  # raises
         double = [key for key, kernel in other._kernels.items() if self._kernels.get(key, kernel) is not kernel]
-        for row, signature, device in double[:1]:
-            self.register_kernel(row, signature, device, other._kernels[(row, signature, device)])  # raises
+        for row, signature in double[:1]:
+            self.register_kernel(row, signature, other._kernels[(row, signature)])  # raises
         for row in other._primitives.values():
             self.register(row, origin=origin)
         self._kernels |= other._kernels
@@ -98,13 +97,13 @@ class Registry:
         """The primitive of a name, if there is one."""
         return self._primitives.get(name)
 
-    def kernel(self, primitive: UserPrimitive, dtypes: Signature, device: str) -> Callable[..., Any] | None:
+    def kernel(self, primitive: UserPrimitive, dtypes: Signature) -> Callable[..., Any] | None:
         """The kernel for a combination, if there is one."""
-        return self._kernels.get((primitive, dtypes, device))
+        return self._kernels.get((primitive, dtypes))
 
     def combinations(self, primitive: UserPrimitive) -> list[str]:
         """Which kernels a primitive has, in words."""
-        return [f"({', '.join(dtypes)}) on {device}" for row, dtypes, device in self._kernels if row is primitive]
+        return [f"({', '.join(dtypes)})" for row, dtypes in self._kernels if row is primitive]
 
 
 _PROCESS = Registry()
@@ -132,7 +131,7 @@ def register(primitive: UserPrimitive) -> UserPrimitive:
 
 
 def register_kernel(
-    primitive: UserPrimitive | str, dtypes: str | Signature, device: str, implementation: Callable[..., Any]
+    primitive: UserPrimitive | str, dtypes: str | Signature, implementation: Callable[..., Any]
 ) -> None:
     """Say what runs a primitive, in the registry of this context (:meth:`Registry.register_kernel`)."""
-    active_registry().register_kernel(primitive, dtypes, device, implementation)
+    active_registry().register_kernel(primitive, dtypes, implementation)

@@ -67,11 +67,6 @@ def fan_in_uniform(fan_in: int) -> Uniform:
     return Uniform(1 / sqrt(fan_in))
 
 
-def glorot_uniform(fan_in: int, fan_out: int) -> Uniform:
-    """Uniform in ±sqrt(6 / (fan_in + fan_out)) (Glorot and Bengio 2010)."""
-    return Uniform(sqrt(6 / (fan_in + fan_out)))
-
-
 def he_uniform(fan_in: int) -> Uniform:
     """Uniform in ±sqrt(6 / fan_in), for layers that a ReLU follows (He et al. 2015)."""
     return Uniform(sqrt(6 / fan_in))

@@ -118,17 +118,6 @@ def check_graph(data: bytes, *, limits: GraphLimits = GraphLimits()) -> GraphSum
     )
 
 
-def graph_interface(
-    data: bytes, *, limits: GraphLimits = GraphLimits()
-) -> tuple[tuple[TensorInfo, ...], tuple[TensorInfo, ...]]:
-    """Inputs and outputs of a serialised graph, without checking what lies between them. Raises GraphRefused."""
-    graph = _parse(data, limits).graph
-    return (
-        tuple(_describe(value, limits, what="input") for value in graph.input),
-        tuple(_describe(value, limits, what="output") for value in graph.output),
-    )
-
-
 def _guarded(what: str, call: Callable[[], Result]) -> Result:
     """The result of a call into onnx, whose parsers and checkers raise many classes on hostile bytes; all of them mean
     the same here.

@@ -13,7 +13,6 @@ from coterie.compute.memory.lifetimes import VIEWS, type_bytes
 # Nodes that only place elements.
 _MOVING = VIEWS | frozenset("constant transpose broadcast_to slice pad concat gather gather_along enlarge flip".split())
 _SOFTMAX = 5  # a maximum, a difference, an exponential, a sum and a quotient
-_CALLS = frozenset({"call", "checkpoint", "custom"})
 
 
 def flops(graph: Graph) -> int:
@@ -25,8 +24,8 @@ def flops(graph: Graph) -> int:
 
 
 def bytes_moved(graph: Graph) -> int:
-    """Bytes that all nodes read and write. A call counts as one node: what passes inside stays in registers, as if it
-    were one kernel. Views move nothing, constants are read by their readers.
+    """Bytes that all nodes read and write, those inside calls too, which run as nodes of their own. Views move nothing,
+    constants are read by their readers.
     """
     require_graph("bytes_moved", graph)
     return sum(_node_bytes(node) for node in graph.nodes)
@@ -44,7 +43,7 @@ def _node_flops(node: Node) -> int:
 def _node_bytes(node: Node) -> int:
     if node.primitive in VIEWS or node.primitive == "constant":
         return 0
-    if node.primitive in STRUCTURED and node.primitive not in _CALLS:
+    if node.primitive in STRUCTURED:
         return _held(node, bytes_moved)
     return sum(type_bytes(value.type) for value in (*dict.fromkeys(node.inputs), *node.outputs))
 

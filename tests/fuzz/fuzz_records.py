@@ -53,7 +53,7 @@ def resealed(data: bytes) -> bytes:
 READERS: tuple[tuple[Callable[[bytes], bytes], Callable[[Path], Source]], ...] = (
     (bytes, lambda path: RecordSource(path, torn="drop")),
     (resealed, lambda path: RecordSource(path, torn="drop")),
-    (bytes, lambda path: CsvSource(path, threads=1)),
+    (bytes, lambda path: CsvSource(path)),
     (bytes, JsonlSource),
     (bytes, NpzSource),
 )

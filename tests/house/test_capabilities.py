@@ -11,7 +11,10 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "capabilities.md"
 SECTIONS = {"A": 17, "B": 11, "C": 14, "D": 9, "E": 22, "F": 14, "G": 19}
-IDS = [f"{letter}{number}" for letter, last in SECTIONS.items() for number in range(1, last + 1)]
+# Numbers that no row has: a row keeps its number, whatever becomes of those before it.
+UNUSED = {"E9"}
+NUMBERS = [f"{letter}{number}" for letter, last in SECTIONS.items() for number in range(1, last + 1)]
+IDS = [number for number in NUMBERS if number not in UNUSED]
 # Rows that may say which layer below owns them instead of naming a test.
 BELOW = {"C10", "C14", "E2", "E5", "E10", "E11", "E12", "E21"}
 ROW = re.compile(r"^\| (?P<id>[A-G]\d+) \| (?P<name>[^|]+) \| (?P<how>[^|]+) \| (?P<proof>[^|]+) \|$", re.MULTILINE)

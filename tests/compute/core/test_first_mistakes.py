@@ -29,7 +29,6 @@ from coterie.compute import (
     profile,
     to_dot,
     to_onnx,
-    to_svg,
     to_text,
     trace,
     trace_named,
@@ -142,7 +141,7 @@ def test_what_is_told_instead_is_there() -> None:
 
 @pytest.mark.parametrize(
     "function",
-    [memory_report, optimise, to_svg, to_dot, to_text, flops, bytes_moved, lambda g: to_onnx(g, name="g")]
+    [memory_report, optimise, to_dot, to_text, flops, bytes_moved, lambda g: to_onnx(g, name="g")]
     + [lambda g: legalise(g, "cpu"), lambda g: interpret(g, {})],
 )
 def test_what_takes_graphs_says_how_a_function_becomes_one(function: Callable[[Any], Any]) -> None:

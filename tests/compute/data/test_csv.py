@@ -16,10 +16,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from coterie.compute.data.sources.arrays import ArraySource
-from coterie.compute.data.sources.csv import lines
-from coterie.compute.data.sources.csv.decimals import PADDING, padded
-from coterie.compute.data.sources.csv.numbers import numbers
-from coterie.compute.data.sources.csv.scaling import scaled
+from coterie.compute.data.sources.csv import rows as reading
+from coterie.compute.data.sources.csv import source as blocks
+from coterie.compute.data.sources.csv.columns import Numeric
 from coterie.compute.data.sources.csv.source import CsvSource
 from coterie.compute.ir import NDArray
 from coterie.errors import DataError
@@ -35,11 +34,22 @@ def _all(source: CsvSource) -> dict[str, NDArray | Sequence[object]]:
     return dict(source.rows(np.arange(len(source))))
 
 
-def _read(cells: Sequence[str]) -> tuple[NDArray, NDArray]:
-    buffer = padded(",".join(cells).encode() + b"\n")
-    ends = PADDING - 1 + np.cumsum([len(cell) + 1 for cell in cells])
-    found = numbers(buffer, ends - [len(cell) for cell in cells], ends)
-    return found.values, found.bad
+def _read(cells: Sequence[str], *missing: str) -> NDArray:
+    column = Numeric((0,), False, "float64", frozenset({"", *missing}))
+    column.add([cells])
+    return column.joined()
+
+
+def _is_number(cell: str) -> bool:
+    """Whether a cell is taken for a number, by itself and beside a missing one, which is read in another way."""
+    found: set[bool] = set()
+    for cells in ([cell], [cell, ""]):
+        try:
+            found.add(bool(_read(cells, "?").size) and cell.strip(" \t") not in ("", "?"))
+        except reading.BadText:
+            found.add(False)
+    assert len(found) == 1, cell
+    return found.pop()
 
 
 def _bits(value: float) -> bytes:
@@ -68,8 +78,7 @@ HARD = [
 
 @pytest.mark.parametrize("text", HARD)
 def test_a_hard_number_is_what_python_reads(text: str) -> None:
-    values, bad = _read([text, "0", text])
-    assert not bad.any()
+    values = _read([text, "0", text])
     assert _bits(values[0]) == _bits(values[2]) == _bits(float(text))
 
 
@@ -77,9 +86,9 @@ def test_a_hard_number_is_what_python_reads(text: str) -> None:
 @given(st.lists(NUMBERS, min_size=1, max_size=30))
 @example(["0.0", "18446744073709550592"])
 def test_numbers_are_those_of_python(texts: list[str]) -> None:
-    values, bad = _read(texts)
-    assert not bad.any()
-    assert [_bits(value) for value in values] == [_bits(float(text)) for text in texts]
+    for cells in (texts, [*texts, ""]):
+        values = _read(cells)[: len(texts)]
+        assert [_bits(value) for value in values] == [_bits(float(text)) for text in texts]
 
 
 @settings(max_examples=60)
@@ -111,17 +120,14 @@ def test_numbers_are_those_of_python(texts: list[str]) -> None:
     ]
 )
 def test_what_is_no_number_is_never_taken_for_one(texts: list[str]) -> None:
-    encoded = [text.encode("utf-8").decode("latin-1") for text in texts]
-    buffer = padded(",".join(encoded).encode("latin-1") + b"\n")
-    ends = PADDING - 1 + np.cumsum([len(cell) + 1 for cell in encoded], dtype=np.int64)
-    found = numbers(buffer, ends - np.array([len(cell) for cell in encoded], np.int64), ends)
-    for text, value, bad in zip(texts, found.values.tolist(), found.bad.tolist(), strict=True):
+    for text in texts:
         try:
             expected = None if "_" in text or not text.isascii() else float(text)
         except ValueError:
             expected = None
-        assert bad == (expected is None), text
-        assert expected is None or value == expected or (np.isnan(value) and np.isnan(expected)), text
+        assert _is_number(text) == (expected is not None), text
+        if expected is not None:
+            np.testing.assert_array_equal(_read([text]), [expected])
 
 
 def test_digits_are_read_wherever_they_and_their_point_lie() -> None:
@@ -132,31 +138,23 @@ def test_digits_are_read_wherever_they_and_their_point_lie() -> None:
         for count in range(1, len(digits) + 1)
         for point in range(count + 2)
     ]
-    # One after another, so that cells begin at every byte of a word.
-    values, bad = _read(texts)
-    assert not bad.any()
-    assert [_bits(value) for value in values] == [_bits(float(text)) for text in texts]
-    # And each among its like, as short cells are loaded as fewer words.
-    for text in texts:
-        values, bad = _read([text] * 3)
-        assert not bad.any() and {_bits(value) for value in values} == {_bits(float(text))}, text
+    for cells in (texts, [*texts, ""]):
+        assert [_bits(value) for value in _read(cells)[: len(texts)]] == [_bits(float(text)) for text in texts]
 
 
 @pytest.mark.parametrize("cell", ["12.5", "123456789012", "1234567.12345678901"])
 def test_a_foreign_byte_is_found_wherever_it_is(cell: str) -> None:
-    # float() strips what splits words; a source has taken blanks away before.
-    foreign = [chr(byte) for byte in range(256) if byte != ord(",") and (byte > 127 or not chr(byte).isspace())]
+    # float() strips what splits words; spaces and tabs around a number are no part of it.
+    foreign = [bytes([byte]).decode("utf-8", "surrogateescape") for byte in range(256) if chr(byte) not in " \t"]
     texts = [cell[:k] + character + cell[k + 1 :] for k in range(len(cell)) for character in foreign]
-    buffer = padded(",".join(texts).encode("latin-1") + b"\n")
-    ends = PADDING - 1 + np.cumsum([len(text) + 1 for text in texts])
-    found = numbers(buffer, ends - [len(text) for text in texts], ends)
-    for text, value, bad in zip(texts, found.values.tolist(), found.bad.tolist(), strict=True):
+    for text in texts:
+        odd = not text.isascii() or "_" in text or text != text.strip()
         try:
-            expected = float(text) if text.isascii() and "_" not in text else None
+            expected = None if odd else float(text)
         except ValueError:
             expected = None
-        assert bad == (expected is None), text
-        assert expected is None or _bits(value) == _bits(expected), text
+        assert _is_number(text) == (expected is not None), text
+        assert expected is None or _bits(_read([text])[0]) == _bits(expected), text
 
 
 @pytest.mark.parametrize("newline", ["\n", "\r\n"])
@@ -167,28 +165,9 @@ def test_numbers_do_not_depend_on_where_blocks_end(
     cells = [[f"{a:.3f}", repr(b), str(int(1e9 * c)), ""] for a, b, c in rng.standard_normal((12, 3)).tolist()]
     path = _file(tmp_path, newline.join(["a,b,c,d", *(",".join(row) for row in cells)]))
     for block in range(1, 120):
-        monkeypatch.setattr(lines.blocks, "__defaults__", (block,))
+        monkeypatch.setattr(blocks, "BLOCK", block)
         found = np.stack([np.asarray(values) for values in _all(CsvSource(path)).values()], axis=1)
         np.testing.assert_array_equal(found, [[float(cell or "nan") for cell in row] for row in cells])
-
-
-@settings(max_examples=200)
-@given(st.integers(0, 10**19 - 1), st.integers(-400, 400))
-def test_a_product_that_is_sure_is_the_nearest(mantissa: int, exponent: int) -> None:
-    values, unsure = scaled(np.array([mantissa], np.uint64), np.array([exponent]))
-    sure = unsure is None or not unsure[0]
-    if sure:
-        assert _bits(values[0]) == _bits(float(f"{mantissa}e{exponent}"))
-    # Nearly all that occurs is decided without looking at the text.
-    assert sure or abs(exponent) > 250 or (exponent != 0 and mantissa > 2**53)
-
-
-def test_a_midpoint_is_not_said_to_be_sure() -> None:
-    # 2^52 + 1.5 and 2^52 + 2.5, and neighbours a tenth away.
-    digits = [45035996273704975, 45035996273704985, 45035996273704974, 45035996273704986]
-    _, unsure = scaled(np.array(digits, np.uint64), np.array([-1] * 4))
-    assert unsure is not None
-    assert unsure.tolist() == [True, True, False, False]
 
 
 CELL = st.text(st.sampled_from('ab1.,"\n\r é'), max_size=6)
@@ -206,7 +185,7 @@ def test_cells_are_those_of_the_csv_module(
     path = _file(tmp_path_factory.mktemp("csv"), written.getvalue())
     with pytest.MonkeyPatch.context() as patch:
         # Blocks of a few bytes: their ends fall anywhere.
-        patch.setattr(lines.blocks, "__defaults__", (block,))
+        patch.setattr(blocks, "BLOCK", block)
         found = _all(CsvSource(path, dtypes={"a": "str", "b": "str", "c": "str"}))
     assert [*zip(*found.values(), strict=True)] == rows
 
@@ -313,7 +292,7 @@ BAD: list[tuple[str | bytes, dict[str, Any], str, str]] = [
 
 
 @pytest.mark.parametrize(("text", "options", "message", "code"), BAD)
-@pytest.mark.parametrize(("threads", "block"), [(1, 64), (3, 64), (2, 1 << 18)])
+@pytest.mark.parametrize("block", [1, 64, 1 << 18])
 def test_what_does_not_fit_is_named(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -321,12 +300,11 @@ def test_what_does_not_fit_is_named(
     options: dict[str, Any],
     message: str,
     code: str,
-    threads: int,
     block: int,
 ) -> None:
-    monkeypatch.setattr(lines.blocks, "__defaults__", (block,))
+    monkeypatch.setattr(blocks, "BLOCK", block)
     with pytest.raises(DataError, match=message) as caught:
-        len(CsvSource(_file(tmp_path, text), threads=threads, **options))
+        len(CsvSource(_file(tmp_path, text), **options))
     assert caught.value.reason == code
 
 
@@ -338,11 +316,10 @@ def test_files_that_are_cut_off_or_absent(tmp_path: Path, monkeypatch: pytest.Mo
         assert caught.value.reason == "data_unreadable"
     with pytest.raises(DataError, match="no such file"):
         len(CsvSource(tmp_path / "absent.csv"))
-    monkeypatch.setattr(lines, "LONGEST_LINE", 1 << 12)
-    monkeypatch.setattr(lines.blocks, "__defaults__", (256,))
-    for threads in (1, 2):
+    monkeypatch.setattr(reading, "LONGEST_ROW", 1 << 12)
+    for newline in ("", "\n"):
         with pytest.raises(DataError, match="row 100 is longer than 4096 bytes"):
-            len(CsvSource(_file(tmp_path, TABLE + '1,2,"' + "x" * (1 << 16)), threads=threads))
+            len(CsvSource(_file(tmp_path, TABLE + '1,2,"' + ("x" * 999 + newline) * 60)))
 
 
 @settings(max_examples=60)
@@ -352,7 +329,7 @@ def test_no_bytes_do_anything_but_read_or_raise(
 ) -> None:
     path = _file(tmp_path_factory.mktemp("csv"), text)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lines.blocks, "__defaults__", (block,))
+        patch.setattr(blocks, "BLOCK", block)
         try:
             source = CsvSource(path)
             assert all(len(values) == len(source) for values in _all(source).values())

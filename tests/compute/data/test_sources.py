@@ -462,6 +462,16 @@ def test_a_real_arrow_table() -> None:
     assert _listed(pickle.loads(pickle.dumps(source)).rows(np.array([0])))["n"] == [1]
 
 
+def test_a_real_arrow_table_of_a_csv_file_has_the_rows_of_the_csv_source(tmp_path: Path) -> None:
+    read_csv = pytest.importorskip("pyarrow.csv", reason="pyarrow is not installed").read_csv
+    path = tmp_path / "people.csv"
+    path.write_text('n,x,gap,name\n1,0.5,,"a, ""b"""\n-2,1e-3,2.5,é\n3,9007199254740993,inf,\n')
+    plain, arrow = open_source(path), open_source(read_csv(path))
+    assert dict(plain.columns) == dict(arrow.columns)
+    for order in ([0, 1, 2], [2, 0, 0]):
+        assert str(_listed(plain.rows(np.array(order)))) == str(_listed(arrow.rows(np.array(order))))
+
+
 class Value:
     """A type of Hugging Face's."""
 

@@ -41,7 +41,7 @@ from coterie.compute import (
 )
 from coterie.compute import numpy as cnp
 from coterie.compute.clipping.transform import clipped_grad
-from coterie.compute.drawing.dot import to_dot
+from coterie.compute.drawing import to_dot
 from coterie.compute.ir import Graph, NDArray
 from coterie.compute.passes import PASSES, fixpoint
 from coterie.compute.tape import Variable, backward, tape
@@ -175,7 +175,7 @@ def test_equal_attributes_of_different_kinds_are_different() -> None:
         type("kinds", (), {"infer_shape": staticmethod(lambda x, *, n: x)})
     )
     with use_registry(Registry()):
-        register_kernel(row, "float32", "cpu", Remembers)
+        register_kernel(row, "float32", Remembers)
         x = np.float32(0.0)
         assert [float(row(x, n=n)) for n in (1, 1.0, True, 1)] == [1.0, 2.0, 3.0, 1.0]
     texts = {to_text(trace(lambda v, n=n: row(v, n=n), TensorSpec(())).graph, sources=False) for n in (1, 1.0, True)}

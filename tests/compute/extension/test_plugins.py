@@ -30,7 +30,7 @@ class triple:
 
 PLUGIN = Registry()
 PLUGIN.register(triple)
-PLUGIN.register_kernel(triple, "float64", "cpu", lambda x: x + x + x)
+PLUGIN.register_kernel(triple, "float64", lambda x: x + x + x)
 """
 FAKE = """
 from coterie.compute.runtime.devices import Provider

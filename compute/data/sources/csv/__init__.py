@@ -1,1 +1,1 @@
-"""Reading CSV files by arithmetic on whole blocks of text: lines, cells, numbers, columns."""
+"""CSV files: their rows by the standard library, their columns by NumPy."""

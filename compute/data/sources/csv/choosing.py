@@ -1,21 +1,12 @@
-"""Which cells a CSV file's columns are made of, from its first line, its first rows, and what was asked for."""
+"""Which of a CSV file's columns are read, and mistakes in what was asked for."""
 
 from collections.abc import Mapping, Sequence
-from typing import TypeAlias
 
-import numpy as np
-
-from coterie.compute.data.sources.csv.cells import BLANKS, Cells
-from coterie.compute.data.sources.csv.numbers import NUMBER
-from coterie.compute.data.sources.csv.table import FLOATS, INTEGERS, Numeric, Table, Text
+from coterie.compute.data.sources.csv.columns import FLOATS, INTEGERS, Chosen
+from coterie.compute.data.sources.csv.rows import DELIMITERS
 from coterie.errors import DataError, nearest
 
 DTYPES = (*INTEGERS, *FLOATS, "str")
-DELIMITERS = (",", ";", "\t", "|")
-
-
-Chosen: TypeAlias = Mapping[str, str | Sequence[str]]
-"""The columns to make: name → a column of the file, or several of them as one vector a row."""
 
 
 def choose(name: str, header: tuple[str, ...], columns: Chosen | None, dtypes: Mapping[str, str]) -> Chosen:
@@ -35,39 +26,7 @@ def choose(name: str, header: tuple[str, ...], columns: Chosen | None, dtypes: M
     return chosen
 
 
-def plan(
-    header: tuple[str, ...], sample: Cells, chosen: Chosen, dtypes: Mapping[str, str], missing: str | Sequence[str]
-) -> Table:
-    """How to read a file whose first rows are ``sample``.
-
-    A column whose dtype is not given holds numbers if its first cell that is neither empty nor missing is one, and text
-    otherwise.
-    """
-    gaps = frozenset(text.encode() for text in _parts(missing)) | {b""}
-    texts: dict[str, int] = {}
-    numeric: dict[str, tuple[int, ...]] = {}
-    for column, asked in chosen.items():
-        places = tuple(header.index(part) for part in _parts(asked))
-        first = _first(sample, places[0], gaps)
-        is_text = isinstance(asked, str) and column not in dtypes and first and not NUMBER.fullmatch(first)
-        if is_text or dtypes.get(column) == "str":
-            texts[column] = places[0]
-        else:
-            numeric[column] = places
-    # In the order of the file, so that a file of numbers is read without rearranging its cells.
-    read = sorted({place for places in numeric.values() for place in places})
-    wanted = tuple(
-        Text(column, texts[column])
-        if column in texts
-        else Numeric(
-            column, tuple(map(read.index, numeric[column])), not isinstance(chosen[column], str), dtypes.get(column)
-        )
-        for column in chosen
-    )
-    return Table(header, wanted, tuple(read), gaps)
-
-
-def _check_dtypes(name: str, columns: Mapping[str, str | Sequence[str]], dtypes: Mapping[str, str]) -> None:
+def _check_dtypes(name: str, columns: Chosen, dtypes: Mapping[str, str]) -> None:
     for column, dtype in dtypes.items():
         if column not in columns:
             raise DataError(
@@ -84,18 +43,6 @@ def _check_dtypes(name: str, columns: Mapping[str, str | Sequence[str]], dtypes:
                 code="data_dtype",
                 column=column,
             )
-
-
-def separator(text: bytes, width: int | None) -> str:
-    """What separates the cells of a file: the first of DELIMITERS that its first line holds outside of quotes, or that
-    makes as many cells as there are columns. text: the file from its beginning. width: its columns; None where the
-    first line says them.
-    """
-    outside = b"".join(text.lstrip(b"\r\n").split(b'"')[::2])
-    line = outside[: min((at for at in (outside.find(b"\n"), outside.find(b"\r")) if at >= 0), default=len(outside))]
-    counts = {mark: line.count(mark.encode()) for mark in DELIMITERS}
-    fitting = [mark for mark, count in counts.items() if (count > 0 if width is None else count == width - 1)]
-    return next(iter(fitting), DELIMITERS[0])
 
 
 def otherwise_separated(header: tuple[str, ...]) -> str:
@@ -130,9 +77,3 @@ def _as_named(column: str, header: tuple[str, ...]) -> str:
     near = nearest(column, header)
     meant = f"If {near!r} is meant, rename it" if near else "Name the column"
     return f"{meant} in the file's first line; a file that names no columns is told them by CsvSource(header=...)."
-
-
-def _first(sample: Cells, place: int, gaps: frozenset[bytes]) -> bytes:
-    """The first cell that holds something; empty if none does."""
-    filled = np.flatnonzero(sample.ends[:, place] > sample.starts[:, place])
-    return next((cell for row in filled.tolist() if (cell := sample.at(row, place)).strip(BLANKS) not in gaps), b"")
