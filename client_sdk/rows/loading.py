@@ -182,8 +182,10 @@ def _describe_function(function: Callable[..., ArraysByName | Frame]) -> str:
 
 def _folder(path: Path, schema: DataSchema) -> Iterator[tuple[ArraysByName, str]]:
     names = schema.array_names
-    if all((path / f"{name}.npy").is_file() for name in names):
-        yield {name: _npy(path / f"{name}.npy") for name in names}, str(path)
+    # By what the folder holds: a name that the schema says may be a path that leads out of it.
+    arrays = {file.name.removesuffix(".npy"): file for file in path.glob("*.npy") if file.is_file()}
+    if all(name in arrays for name in names):
+        yield {name: _npy(arrays[name]) for name in names}, str(path)
         return
     files = sorted(file for file in path.iterdir() if file.is_file() and _kind(file) is not None)
     if not files:

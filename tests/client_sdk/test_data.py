@@ -84,6 +84,17 @@ def test_a_folder_of_files_is_joined_in_the_order_of_names(tmp_path: Path) -> No
     assert_as_expected(load_data(tmp_path, SCHEMA))
 
 
+def test_a_name_of_the_schema_reads_nothing_outside_the_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "rows"
+    folder.mkdir()
+    np.save(tmp_path / "secret.npy", np.zeros((3, 2), np.float32))
+    np.save(folder / "y.npy", np.zeros(3, np.int32))
+    schema = DataSchema((Feature(name="../secret", shape=(2,)),), Label(name="y", low=0, high=1))
+    with pytest.raises(DataError) as refused:
+        load_data(folder, schema)
+    assert refused.value.reason == "data_missing"
+
+
 def test_a_folder_with_one_npy_per_name(tmp_path: Path) -> None:
     for name, array in arrays().items():
         np.save(tmp_path / f"{name}.npy", array)
