@@ -47,7 +47,7 @@ def _check_kernels(primitive: UserPrimitive, data: Sequence[NDArray], static: di
     types = [Type(array.dtype.name, array.shape) for array in data]
     inferred = types_of_results(primitive, types, static)
     dtypes = tuple(type_.dtype for type_ in types)
-    kernels = [kernel for kernel in (primitive.kernel, active_registry().kernel(primitive, dtypes, "cpu")) if kernel]
+    kernels = [kernel for kernel in (primitive.kernel, active_registry().kernel(primitive, dtypes)) if kernel]
     results = [launch(primitive, kernel, data, inferred, static) for kernel in kernels]
     if primitive.lower is not None:
         with np.errstate(all="ignore"):

@@ -105,6 +105,7 @@ def test_text_of_any_kind_is_read_as_the_csv_module_reads_it_or_refused(
         ("a,b\r\n1,2\r\n\r\n3,x\ry\r\n", "row 2 has a carriage return in its middle"),
         ('a,b\n1,"x\ry"\n3,x\ry\n', "row 2 has a carriage return in its middle"),
         ("a\r1\n2\n", "the first line has a carriage return in its middle"),
+        ("a\r\r\n1\r\n", "the first line has a carriage return in its middle"),
         ("a,b\n1,2\n3,\x0c\n", r"row 2, column 'b' is '\\x0c', not a number"),
         ("a,b\n1,2\n3,\x0b \n", r"row 2, column 'b' is '\\x0b ', not a number"),
     ],
@@ -186,6 +187,7 @@ def _outcome(path: Path, block: int, **options: Any) -> object:
 )
 @example([(6, 1), (0, 1)], 30, 1, None, "\n", True, 1)
 @example([(1, 1), (1, 1)], 5, 1, (3, ".1.2"), "\n", True, 1)
+@example([(0, 1), (0, 1)], 10, 0, (0, ""), "\n", False, 1)
 def test_what_is_read_does_not_depend_on_blocks(
     tmp_path_factory: pytest.TempPathFactory,
     columns: list[tuple[int, int]],

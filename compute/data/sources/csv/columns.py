@@ -67,6 +67,10 @@ class Numeric:
             return np.array(whole, self.dtype or "int64")
         if self.dtype is not None:
             raise self._beyond(cells, len(whole), place, "whole number of")
+        for row in np.flatnonzero((values == 0) & np.signbit(values)).tolist():
+            # Among whole numbers "-0" has no sign, and no other rows may give it one.
+            if self._whole(cells[row], least, most) is not None:
+                values[row] = 0.0
         return values
 
     def _numbers(self, cells: Sequence[str], place: int) -> list[float]:

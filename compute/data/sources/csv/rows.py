@@ -73,16 +73,17 @@ class Rows:
         """The next row; empty for an empty line, and at the end of the file, where ``text`` is empty too."""
         self.text, end = "", list[str]()
         try:
-            return next(self._reader, end)
+            row = next(self._reader, end)
         except csv.Error as error:
             raise BadText(*next(told for part, told in _TOLD.items() if part in str(error))) from error
+        if self.text.removesuffix("\n").endswith("\r\r"):
+            raise BadText(*_RETURN)
+        return row
 
     def filled(self) -> Iterator[list[str]]:
         """All rows from here on but for empty ones."""
         row = self.next()
         while self.text:
-            if self.text.removesuffix("\n").endswith("\r\r"):
-                raise BadText(*_RETURN)
             if row:
                 yield row
             row = self.next()
