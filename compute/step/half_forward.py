@@ -29,7 +29,7 @@ def forward_in(precision: Precision, module: Module) -> Callable[[Arrays, Any, M
         def computed(rounded: Arrays, halves: Arrays) -> tuple[Any, dict[str, Array], list[Array]]:
             terms: list[Array] = []
             inner = mode if mode.penalise is None else replace(mode, penalise=terms.append)
-            features = halves[_ONLY] if isinstance(x, Array) else halves
+            features: Any = halves[_ONLY] if isinstance(x, Array) else halves
             output, after = forward(module, {**rounded, **statistics}, features, inner)
             return output, after, terms
 

@@ -145,7 +145,7 @@ async def assert_queries_and_codecs_go_through(root: Coordinator, folder: Path) 
 
 def test_queries_and_codecs_with_a_memory_go_through_a_tree(coordinator: Coordinator, tmp_path: Path) -> None:
     async def inside() -> None:
-        async with asyncio.timeout(patience(100)):
+        async with asyncio.timeout(patience(250)):
             await assert_queries_and_codecs_go_through(coordinator, tmp_path)
 
     asyncio.run(inside())

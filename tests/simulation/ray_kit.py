@@ -32,7 +32,7 @@ NEEDS_RAY = [
 _CLOSED = "Cannot monitor channel state: Channel closed"
 _START_S = 60.0
 _END_S = 10.0
-_OTHERS_S = 100.0
+_OTHERS_S = 250.0
 
 
 @dataclass(frozen=True)

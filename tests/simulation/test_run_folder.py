@@ -103,7 +103,6 @@ DAMAGE: dict[str, Any] = {
     "informed": ["a"],
     "air": 5,
     "before": 5,
-    "landed": [5],
 }
 
 
