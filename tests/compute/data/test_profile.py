@@ -17,7 +17,7 @@ from tests.patience import patience
 
 # Long enough that other work on the machine does not turn the verdict: a stage sleeps for each of 4 rows in 10 batches,
 # and on a busy machine any sleep lasts longer.
-SLOW, QUICK = patience(0.002), 0.0002
+SLOW, QUICK = patience(0.005), 0.0002
 
 
 @dataclass(frozen=True)

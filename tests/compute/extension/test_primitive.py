@@ -177,7 +177,7 @@ def test_what_a_primitive_lacks_is_said() -> None:
     for act in (lambda: grad(lambda v: cnp.sum(row(v)))(V), lambda: vmap(row)(cnp.stack([V, V]))):
         with pytest.raises(TraceError, match=r"test_primitive.py:\d+: primitive 'test.bare' has no .* and no lowering"):
             act()
-    with pytest.raises(InputError, match=r"has no kernel for \(float32\) on cpu; it has none at all"):
+    with pytest.raises(InputError, match=r"has no kernel for \(float32\); it has none at all"):
         bare("test.nothing")(V)
 
 
