@@ -7,6 +7,7 @@ FOLDERS := aggregation cli client_sdk compute privacy protocol server simulation
 KILLS := $(wildcard tests/*/test_kill*.py tests/*/test_*_kill.py)
 API := tests/server/test_wrong_fields.py
 NODE := tests/client_sdk/test_node_client.py tests/privacy/secagg/test_webcrypto.py
+RAY := tests/simulation/test_ray.py tests/simulation/test_ray_client.py
 ATTACKS := $(wildcard tests/client_sdk/test_lies*.py) tests/privacy/audit/test_small_noise.py
 # Four workers for two cores: many tests wait for processes that they start. No test is written as a plugin of
 # schemathesis, whose import costs every worker a second.
@@ -16,7 +17,7 @@ PYTEST := $(BIN)/python -m pytest -q -n 4 --dist worksteal -p no:schemathesis
 # each for itself take forty seconds of processor time more.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-api test-attacks test-kill check check-style check-types check-house test-providers test-flower test-tables test-node fuzz clean
+.PHONY: help demo test test-api test-attacks test-kill test-ray check check-style check-types check-house test-providers test-flower test-tables test-node fuzz clean
 
 help:
 	@echo "make demo    train on handwritten digits: a coordinator and ten clients over loopback HTTP"
@@ -26,6 +27,7 @@ help:
 	@echo "make test-kill  processes killed at every point of their work; a few minutes"
 	@echo "make check   style, types, import rules, packaging, documentation snippets"
 	@echo "make test-providers  the execution providers that this machine can have, each in an environment of its own"
+	@echo "make test-ray   simulations on Ray clusters"
 	@echo "make test-flower  clients written for Flower, beside Flower itself in an environment of its own"
 	@echo "make test-tables  tables of Arrow and data sets of Hugging Face, in an environment of its own"
 	@echo "make test-node  a client in Node.js beside clients in Python; needs Node.js 20 or later, and npm"
@@ -36,7 +38,7 @@ demo: .venv/installed-demo
 	@$(BIN)/coterie demo $(ARGS)
 
 test: .venv/installed-test
-	@$(PYTEST) --ignore=tests/house $(addprefix --ignore=,$(KILLS) $(API) $(ATTACKS) $(NODE))
+	@$(PYTEST) --ignore=tests/house $(addprefix --ignore=,$(KILLS) $(API) $(ATTACKS) $(NODE) $(RAY))
 
 test-api: .venv/installed-test
 	@$(PYTEST) $(API)
@@ -46,6 +48,9 @@ test-attacks: .venv/installed-test
 
 test-kill: .venv/installed-test
 	@$(PYTEST) $(KILLS)
+
+test-ray: .venv/installed-test
+	@$(PYTEST) $(RAY)
 
 # In parts, so that `make -j2 check` works on two at a time: the check of types uses one core only.
 check: check-style check-types check-house
