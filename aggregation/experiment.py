@@ -35,7 +35,6 @@ from coterie.compute.nn.foreign import as_module
 from coterie.compute.nn.module import Module
 from coterie.compute.onnx.importer.model import ImportedModel
 from coterie.compute.optim.optimizer import Optimizer
-from coterie.compute.step.precision import Precision
 from coterie.protocol.frames import Frame, as_columns
 from coterie.protocol.metrics import EXAMPLES
 from coterie.protocol.privacy import ExampleLevel, Privacy
@@ -114,9 +113,8 @@ class Experiment:
     secure_aggregation: whether only sums over clients are ever seen, and how; None for yes where the cohort is 10 or
         more. What it excludes is refused by name (`coterie.aggregation.combinations`).
     privacy: what differential privacy the experiment must have; None for none.
-    precision: in which a step computes the model and its gradients: ``float32``; ``float16``, with a loss scale that
-        adapts; ``bfloat16``, which is emulated; or a `coterie.compute.step.Precision`. Weights, optimizer state,
-        losses and what is uploaded stay float32, and so do evaluation and inference.
+    precision: in which a step computes the model and its gradients: ``float32``, or ``bfloat16``, which is emulated.
+        Weights, optimizer state, losses and what is uploaded stay float32, and so do evaluation and inference.
     Raises errors.ExperimentError naming the field that is not possible.
     """
 
@@ -145,7 +143,7 @@ class Experiment:
     infer_batch: int = 1
     secure_aggregation: SecureAggregation | bool | None = None
     privacy: Privacy | None = None
-    precision: Literal["float32", "float16", "bfloat16"] | Precision = "float32"
+    precision: Literal["float32", "bfloat16"] = "float32"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "evaluation", as_columns(self.evaluation, "evaluation"))
@@ -176,13 +174,6 @@ class Experiment:
         return (*RESERVED_METRICS, *extra)
 
     @property
-    def half(self) -> Precision | None:
-        """How its steps compute in half precision; None for float32."""
-        if isinstance(self.precision, Precision):
-            return self.precision
-        return None if self.precision == "float32" else Precision(dtype=self.precision)
-
-    @property
     def secure(self) -> SecureAggregation | None:
         """How secure aggregation runs here, its mode settled; None where updates travel in the open."""
         asked = self.secure_aggregation
@@ -209,7 +200,7 @@ class Experiment:
                 epochs=self.epochs,
                 max_steps=self.max_steps,
                 holdout=float(self.holdout),
-                precision=None if self.half is None else self.half.dtype,
+                precision=None if self.precision == "float32" else self.precision,
             ),
             codecs=self.codecs,
             broadcast=self.broadcast,
@@ -257,7 +248,7 @@ _KINDS: Mapping[str, tuple[Any, str]] = cast(
             "True, False, a SecureAggregation(...), or None for True where the cohort is 10 or more",
         ),
         "privacy": ((*get_args(Privacy), NoneType), "a UserLevel(...), ExampleLevel(...), LocalLevel(...) or None"),
-        "precision": ((str, Precision), "'float32', 'float16', 'bfloat16' or a Precision(...)"),
+        "precision": (str, "'float32' or 'bfloat16'"),
     },
 )
 _WHOLE = ("batch_size", "epochs", "max_steps", "seed", "evaluation_batch", "infer_batch")
@@ -300,8 +291,9 @@ def _numbers(experiment: Experiment) -> tuple[tuple[bool, str], ...]:
         ),
         (len(set(e.codecs)) == len(e.codecs), "a codec is listed twice"),
         (
-            isinstance(e.precision, Precision) or e.precision in ("float32", "float16", "bfloat16"),
-            f"precision must be float32, float16, bfloat16 or a Precision(...), not {str(e.precision)[:64]!r}",
+            e.precision in ("float32", "bfloat16"),
+            f"precision must be float32 or bfloat16, not {e.precision[:64]!r}; float16 needs a loss scale that is kept "
+            "from round to round, which experiments do not have",
         ),
         (e.broadcast in get_args(Broadcast), f"broadcast must be one of {', '.join(get_args(Broadcast))}"),
         (
@@ -350,8 +342,8 @@ def _combinations(experiment: Experiment) -> tuple[tuple[bool, str], ...]:
         ),
         (
             not isinstance(e.privacy, ExampleLevel) or e.precision == "float32",
-            "precision is incompatible with ExampleLevel privacy: a row's gradient that overflows in half precision "
-            "would count as zero; leave precision out",
+            "precision is incompatible with ExampleLevel privacy, whose bound on a row's gradient is proven for "
+            "float32 alone; leave precision out",
         ),
         (not clash, f"optimizer and algorithm both have a hyper-parameter {', '.join(clash)}"),
     )

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 from inspect import Parameter, signature
 from math import floor
-from typing import Any
+from typing import Any, Literal
 
 from coterie import errors
 from coterie.aggregation.compiling import researcher
@@ -20,8 +20,7 @@ from coterie.compute.nn.module import Module
 from coterie.compute.nn.sequential import Sequential
 from coterie.compute.optim.optimizer import Arrays
 from coterie.compute.step.after import batch_sums
-from coterie.compute.step.half_forward import forward_in
-from coterie.compute.step.precision import Precision
+from coterie.compute.step.rounded_forward import rounded_forward
 from coterie.compute.trace import GraphInputs, TensorSpec
 from coterie.protocol.schema import DataSchema, Label
 
@@ -65,13 +64,13 @@ class BatchCalls:
 
     schema: of the batch's rows.
     loss, metrics: the researcher's, (prediction, label) → one value per example.
-    precision: in which a module computes while it trains; None for float32. Its output is float32 in any case.
+    precision: in which a module computes while it trains.
     """
 
     schema: DataSchema
     loss: PerExample
     metrics: Mapping[str, PerExample]
-    precision: Precision | None = None
+    precision: Literal["float32", "bfloat16"] = "float32"
 
     def rows(self, rows: int) -> dict[str, TensorSpec]:
         """The inputs of a batch with labels and weights."""
@@ -127,8 +126,8 @@ class BatchCalls:
         held = Requested(inputs, "frozen", frozen)
         x = {f.name: _normalised(features[f.name], f) for f in self.schema.features}
         call = partial(forward, module)
-        if self.precision is not None and mode.training:
-            call = forward_in(self.precision, module)
+        if self.precision == "bfloat16" and mode.training:
+            call = partial(rounded_forward, module, named=researcher.NamedArrays)
         taken = ", ".join(f"{name}: {array.dtype}{list(array.shape)}" for name, array in x.items())
         prediction, buffers = researcher.ask(
             what,

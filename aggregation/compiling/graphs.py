@@ -41,8 +41,6 @@ from coterie.compute.optim.packing import packed
 from coterie.compute.step.after import buffers_after
 from coterie.compute.step.draws import drawing_mode
 from coterie.compute.step.gradient import loss_gradient, weighted_mean
-from coterie.compute.step.precision import loss_scale
-from coterie.compute.step.step import running
 from coterie.compute.trace import GraphInputs, TensorSpec, trace_named
 from coterie.protocol.layout import Layout
 from coterie.protocol.sections import SectionSpec
@@ -100,7 +98,7 @@ class GraphBuilder:
             tensors={name: spec.shape for name, spec in specs.items() if spec.role != "frozen"},
             trained={name: specs[name].shape for name in uploaded_names(experiment, named["shared"])},
         )
-        optimizer = running(packed(client.optimizer(rule)), experiment.half)
+        optimizer = packed(client.optimizer(rule))
         state = traced_state(optimizer, shapes.trained)
         layout = Layout.of(client.version(shapes))
         hyper = {name: float(value) for name, value in {**optimizer.hyper, **client.hyper}.items()}
@@ -112,14 +110,16 @@ class GraphBuilder:
                 hint="Use nn.GroupNorm or nn.LayerNorm; in quantised training, QuantSettings(activations=None).",
                 code="model_mismatch",
             )
-        if named["buffer"] and experiment.half is not None and experiment.half.dtype == "bfloat16":
+        if named["buffer"] and experiment.precision == "bfloat16":
             raise errors.ExperimentError(
                 f"Running statistics such as {named['buffer'][0]!r} (BatchNorm) would be rounded to the 8 bits of "
                 "bfloat16 in every step.",
-                hint="Use precision='float16', or nn.GroupNorm or nn.LayerNorm.",
+                hint="Use nn.GroupNorm or nn.LayerNorm, or leave precision out.",
                 code="model_mismatch",
             )
-        batch = BatchCalls(schema=experiment.schema, loss=loss, metrics=experiment.metrics, precision=experiment.half)
+        batch = BatchCalls(
+            schema=experiment.schema, loss=loss, metrics=experiment.metrics, precision=experiment.precision
+        )
         return GraphBuilder(
             experiment=experiment,
             training=training,
@@ -199,7 +199,7 @@ class GraphBuilder:
         context = partial(Objective, base=base, constants=constants, hyper=hyper)
         after: Arrays = {}
         if self.training.private is None:
-            gradient, after, sums = self._gradient(inputs, weights, params, context, state)
+            gradient, after, sums = self._gradient(inputs, weights, params, context)
             count = xp.sum(weight)
         else:
             gradient = self._private_gradient(inputs, weights, params, context, self.training.private)
@@ -215,21 +215,21 @@ class GraphBuilder:
                     hint="Choose another method, or another kind of privacy.",
                     code="experiment_combination",
                 )
-            return self._gradient(inputs, weights, {name: at[name] for name in params}, context, state)[0]
+            return self._gradient(inputs, weights, {name: at[name] for name in params}, context)[0]
 
         step = Step(params=params, base=base, constants=constants, hyper=hyper, gradient_at=gradient_at)
         gradient = self.client.gradient(gradient, step)
         moved, kept = self.optimizer.step(gradient, state, params, hyper, active, weight=count)
-        moved |= buffers_after(active, after, {name: weights[name] for name in self.buffers}, self.experiment.half)
+        moved |= buffers_after(active, after, {name: weights[name] for name in self.buffers}, None)
         # What an experiment does not train stays as the version has it.
         outputs = {f"{NEXT}{self._full_name(name)}": moved.get(name, weights[name]) for name in self.shapes.tensors}
         outputs |= {f"{NEXT}optimizer/{name}": kept[name] for name in self.optimizer_state}
         return outputs | sums
 
     def _gradient(
-        self, inputs: GraphInputs, weights: Arrays, params: Arrays, context: ObjectiveContext, state: Arrays
+        self, inputs: GraphInputs, weights: Arrays, params: Arrays, context: ObjectiveContext
     ) -> tuple[Arrays, Arrays, Outputs]:
-        """Of the batch: the mean gradient, the buffers after it, and the metric sums. state: the optimizer's."""
+        """Of the batch: the mean gradient, the buffers after it, and the metric sums."""
         weight, active = inputs[f"batch/{SAMPLE_WEIGHT}"], inputs[ACTIVE]
 
         def objective(trained: Arrays) -> tuple[Array, tuple[Array, Array, Arrays]]:
@@ -238,8 +238,7 @@ class GraphBuilder:
             )
             return weighted_mean(minimised, weight), (losses, prediction, after)
 
-        scale = None if self.experiment.half is None else loss_scale(state)
-        _, (losses, prediction, after), gradient = loss_gradient(objective, params, scale=scale)
+        _, (losses, prediction, after), gradient = loss_gradient(objective, params)
         totals = self.batch.totals(inputs, losses, prediction, weight)
         sums = {f"{NEXT}metric/{name}": inputs[f"metric/{name}"] + active * value for name, value in totals.items()}
         return gradient, after, sums

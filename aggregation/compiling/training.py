@@ -24,7 +24,7 @@ def training_of(experiment: Experiment) -> Training:
         epochs=experiment.epochs,
         max_steps=experiment.max_steps,
         holdout=float(experiment.holdout),
-        precision=None if experiment.half is None else experiment.half.dtype,
+        precision=None if experiment.precision == "float32" else experiment.precision,
     )
 
 

@@ -83,7 +83,8 @@ def _database_error(path: Path, error: sqlite3.DatabaseError) -> Exception:
                 code="store_in_use",
             )
         return storage_error(path.parent, OSError(28 if "full" in str(error) else 5, str(error)))
-    if error.sqlite_errorcode & 0xFF not in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+    # Errors of Python's own have no code.
+    if getattr(error, "sqlite_errorcode", 0) & 0xFF not in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
         return error
     return StorageError(
         f"{path} is damaged: {error}.",

@@ -160,6 +160,7 @@ class Learner:
                 hint="Give each role and plan a folder of its own.",
                 code="plan_changed",
             )
+        progress.require_not_left(fresh.session, self._store.folder)
         if progress.session == fresh.session:
             return progress, tensors
         if progress.call is not None and progress.call.changed_weights:
@@ -169,7 +170,8 @@ class Learner:
                 hint="Finish it in that session, or train from the beginning in a new folder, in every role.",
                 code="plan_changed",
             )
-        return replace(fresh, trained=progress.trained), tensors
+        left = (*progress.left, progress.session)
+        return replace(fresh, trained=progress.trained, left=left), tensors
 
     def _progress_at(self, call: LearnerCall | None) -> RoleProgress:
         """Progress with the messages that are worked in by now."""

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from coterie.aggregation.plan.stage import TaskName
 from coterie.client_sdk.device.database import ClientDatabase
-from coterie.errors import InputError, StorageError
+from coterie.errors import ConfigurationError, InputError, StorageError
 from coterie.protocol.arrays import ArraysByName
 from coterie.protocol.conversion import from_text, to_text
 from coterie.protocol.metrics import MetricSums
@@ -81,6 +81,7 @@ class RoleProgress:
     trained: how many trainings are, in all sessions.
     call: the one that is being made.
     sent, received: messages to and from each role that are worked in.
+    left: sessions that the folder was in before this one. It cannot go back: what they know of it is out of date.
     """
 
     plan: str
@@ -91,6 +92,16 @@ class RoleProgress:
     call: LearnerCall | None = None
     sent: Mapping[str, _Count] = field(default_factory=dict[str, int])
     received: Mapping[str, _Count] = field(default_factory=dict[str, int])
+    left: tuple[str, ...] = ()
+
+    def require_not_left(self, session: str, folder: Path) -> None:
+        """Raise ConfigurationError (``session_left``) for a session that the folder has left."""
+        if session in self.left:
+            raise ConfigurationError(
+                f"{folder} has left session {session}: it is in session {self.session} now.",
+                hint="Go on in that session, or make a new one, in every role.",
+                code="session_left",
+            )
 
 
 class LearnerStore:

@@ -16,7 +16,7 @@ _SMALLEST = 1e-6
 
 def clipped(optimizer: Optimizer, norm: float) -> Optimizer:
     """The optimizer, given all gradients times min(1, norm / (their L2 norm + 1e-6)): the norm is that of all tensors
-    together (Pascanu et al. 2013; PyTorch's ``clip_grad_norm_``).
+    that it moves together (Pascanu et al. 2013; PyTorch's ``clip_grad_norm_``).
 
     In `accumulate` it clips the mean of the micro-batches: ``accumulate(clipped(adam(0.01), 1.0), 4)``. Under
     ``ExampleLevel`` privacy each row's gradient is clipped anyway; this clips their noised mean.

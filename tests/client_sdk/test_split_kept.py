@@ -78,6 +78,20 @@ def test_calls_that_changed_no_weights_lock_nobody_out_of_another_session(
     assert middle.value.reason == "plan_changed" and "in the middle of a training" in middle.value.message
 
 
+def test_a_session_that_a_folder_has_left_is_refused(coordinator: Coordinator, tmp_path: Path) -> None:
+    """Its calls would delete the results of the session that the folder is in now."""
+    plan, rows = compile_split(split_role.network()), split_role.rows("feature")
+    with paired(coordinator, tmp_path / "one") as one, paired(coordinator, tmp_path / "two") as two:
+        for session in (one, two):
+            with Pair(session.owner, session.feature, tmp_path).learners(plan, patience_s=0.1) as (_, there):
+                with pytest.raises(CoterieError) as silent:
+                    there.train(rows)
+                assert silent.value.reason == "partner_silent"
+        with pytest.raises(CoterieError) as left, Pair(one.owner, one.feature, tmp_path).learners(plan):
+            pass
+        assert left.value.reason == "session_left" and two.feature.membership.session in left.value.message
+
+
 def test_parts_that_were_not_trained_together_make_no_call(coordinator: Coordinator, tmp_path: Path) -> None:
     owner, feature, plan = split_role.rows("owner"), split_role.rows("feature"), compile_split(split_role.network())
     with paired(coordinator, tmp_path / "one") as one, Pair(one.owner, one.feature, tmp_path).learners(plan) as roles:
