@@ -81,11 +81,7 @@ async def send(
     part = sending.part
     if part.length <= INLINE:
         return await _post(coordinator, sending, await _small(request, coordinator, sending))
-    async with coordinator.storage.database.read() as session:
-        status = await _stand(session, sending)
-    if not status.is_accepted and (status.before is None or status.before.size < part.length):
-        await _reserve(coordinator, sending)
-    name = status.box.parts_of(sequence)
+    name = (await _reserve(coordinator, sending)).parts_of(sequence)
     body = await coordinator.incoming.receive(request, name, part)
     try:
         party.check_body(body.sha256)
@@ -221,14 +217,17 @@ async def _take(coordinator: Coordinator, sending: Sending, name: str, body: Rec
     return await _post(coordinator, sending, None)
 
 
-async def _reserve(coordinator: Coordinator, sending: Sending) -> None:
-    """Keep room for a message before its first byte is kept, so that unfinished ones count too."""
+async def _reserve(coordinator: Coordinator, sending: Sending) -> Box:
+    """Keep room for a message before its first byte is kept, so that unfinished ones count too. Each part extends it:
+    what is not reserved any more is deleted.
+    """
     async with coordinator.storage.database.write("reserved") as session:
         found = await _stand(session, sending)
         if not found.is_accepted:
             expires_at = _expires_at(found.session, found.box)
             size = sending.part.length
             await mailbox.reserve(session, found.box, sending.sequence, found.before, size=size, expires_at=expires_at)
+    return found.box
 
 
 async def _post(coordinator: Coordinator, sending: Sending, body: bytes | None) -> Response:
@@ -238,6 +237,14 @@ async def _post(coordinator: Coordinator, sending: Sending, body: bytes | None) 
         found = await _stand(session, sending)
         if found.is_accepted:
             return _receipt("already", sending)
+        if body is None and (found.before is None or (found.before.expires_at or 0) <= now_ms()):
+            # Its parts may have been deleted since they were looked at.
+            raise Conflict(
+                f"The reservation of message {sending.sequence} expired while its last part came in.",
+                hint="Send it again from its beginning.",
+                code="offset_mismatch",
+                headers={UPLOAD_OFFSET_HEADER: "0"},
+            )
         await mailbox.post(
             session,
             found.box,

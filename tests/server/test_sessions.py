@@ -15,6 +15,9 @@ from coterie.errors import CoterieError
 from coterie.protocol.canonical import sha256_hex
 from coterie.protocol.http_signatures import content_digest
 from coterie.protocol.session import fingerprint
+from coterie.server.store.blobs import Received
+from coterie.server.store.housekeeping import sweep_orphans
+from coterie.server.store.parts import UploadParts
 from tests.held_clock import held
 from tests.patience import patience
 
@@ -53,6 +56,30 @@ def test_a_large_message_outlives_the_rounds_that_end_while_it_waits(coordinator
                     await asyncio.sleep(0.02)
             message = await other.receive("rows", "owner", patience_s=patience(20))
             assert await message.read() == large
+
+    asyncio.run(work())
+
+
+def test_a_message_whose_reservation_expires_while_it_comes_in_is_sent_again_whole(
+    coordinator: Opener, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work() -> None:
+        with held() as clock:
+            async with coordinator() as operator, two(operator, tmp_path, message_ttl_s=600) as (_, one, other):
+                storage, real = operator.app.state.coordinator.storage, UploadParts.add
+
+                async def slowly(self: UploadParts, task: str, start: int, body: Received) -> None:
+                    await real(self, task, start, body)
+                    monkeypatch.setattr(UploadParts, "add", real)
+                    clock.forward(601)
+                    await sweep_orphans(storage.database, storage.blobs)
+                    assert not await storage.blobs.parts.tasks()
+
+                monkeypatch.setattr(UploadParts, "add", slowly)
+                large = bytes(range(256)) * 2_000
+                assert (await one.send("rows", "feature", large)).state == "accepted"
+                message = await other.receive("rows", "owner", patience_s=patience(20))
+                assert await message.read() == large
 
     asyncio.run(work())
 
