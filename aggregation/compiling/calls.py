@@ -19,8 +19,8 @@ from coterie.compute.nn.losses import softmax_cross_entropy
 from coterie.compute.nn.module import Module
 from coterie.compute.nn.sequential import Sequential
 from coterie.compute.optim.optimizer import Arrays
-from coterie.compute.step.after import batch_sums
 from coterie.compute.step.rounded_forward import rounded_forward
+from coterie.compute.step.sums import batch_sums
 from coterie.compute.trace import GraphInputs, TensorSpec
 from coterie.protocol.schema import DataSchema, Label
 

@@ -38,7 +38,7 @@ from coterie.compute.nn.module import Module, ParameterSpec, Role
 from coterie.compute.onnx.importer.frameworks import export_hint
 from coterie.compute.optim.optimizer import Optimizer
 from coterie.compute.optim.packing import packed
-from coterie.compute.step.after import buffers_after
+from coterie.compute.step.buffers import buffers_after
 from coterie.compute.step.draws import drawing_mode
 from coterie.compute.step.gradient import loss_gradient, weighted_mean
 from coterie.compute.trace import GraphInputs, TensorSpec, trace_named

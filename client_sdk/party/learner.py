@@ -226,8 +226,9 @@ class Learner:
         if not begun.agreed:
             try:
                 agree(self._log, self._partners, self._plan.id, begun, self._patience_s)
-            except Conflict:
-                self._keep(None, self._tensors)
+            except Conflict as error:
+                if error.reason == "session_step":  # all roles know that nobody makes it
+                    self._keep(None, self._tensors)
                 raise
             begun = replace(begun, agreed=True)
             self._keep(begun, self._tensors)

@@ -61,11 +61,11 @@ def amp(level: Literal["O0", "O1", "O2"] = "O1") -> Precision | None:
 
 
 def loss_scale(state: Arrays) -> Array:
-    """The number by which the loss is to be multiplied, of shape (), out of the state of ``skipping``."""
+    """The number by which the loss is to be multiplied, of shape (), out of the state of ``skipping_overflows``."""
     return xp.reshape(state[SCALE], ())
 
 
-def skipping(optimizer: Optimizer, precision: Precision) -> Optimizer:
+def skipping_overflows(optimizer: Optimizer, precision: Precision) -> Optimizer:
     """The optimizer, given gradients of a loss that was differentiated times ``loss_scale(state)``.
 
     Where one of them is infinite or NaN the step is skipped: parameters and state come back bit for bit, but for the

@@ -11,16 +11,16 @@ from coterie.compute.ir import NDArray
 from coterie.compute.optim.optimizer import Arrays, Optimizer
 from coterie.compute.source import user_source
 from coterie.compute.step.gradient import loss_gradient, weighted_mean
-from coterie.compute.step.precision import Precision, compute_in, loss_scale, skipping
+from coterie.compute.step.precision import Precision, compute_in, loss_scale, skipping_overflows
 from coterie.errors import InputError, ShapeError
 
 State: TypeAlias = dict[str, dict[str, Array]]
 """``{"params": arrays by name, "optimizer": arrays by name}``."""
 
 
-def running(optimizer: Optimizer, precision: Precision | None) -> Optimizer:
+def optimizer_for(optimizer: Optimizer, precision: Precision | None) -> Optimizer:
     """The optimizer that runs for a precision: the given one, or that one behind the test for an overflow."""
-    return optimizer if precision is None else skipping(optimizer, precision)
+    return optimizer if precision is None else skipping_overflows(optimizer, precision)
 
 
 def first_state(optimizer: Optimizer, params: Mapping[str, Array | NDArray]) -> State:
@@ -50,8 +50,8 @@ class TrainStep:
 
     @property
     def inner(self) -> Optimizer:
-        """The optimizer that runs, see :func:`running`."""
-        return running(self.optimizer, self.precision)
+        """The optimizer that runs, see :func:`optimizer_for`."""
+        return optimizer_for(self.optimizer, self.precision)
 
     def init(self, params: Mapping[str, Array | NDArray]) -> State:
         """The first state for these parameters, which are copied."""

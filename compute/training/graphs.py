@@ -22,11 +22,12 @@ from coterie.compute.optim.optimizer import Optimizer
 from coterie.compute.passes import optimise
 from coterie.compute.purity import undrawn
 from coterie.compute.source import user_source
-from coterie.compute.step.after import batch_sums, buffers_after
+from coterie.compute.step.buffers import buffers_after
 from coterie.compute.step.draws import drawing_mode
 from coterie.compute.step.gradient import weighted_mean
 from coterie.compute.step.precision import Precision
 from coterie.compute.step.step import TrainStep
+from coterie.compute.step.sums import batch_sums
 from coterie.compute.trace import GraphInputs, TensorSpec, trace_named
 from coterie.errors import InputError, ShapeError
 

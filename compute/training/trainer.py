@@ -25,7 +25,7 @@ from coterie.compute.runtime.hybrid_loop import Trunk
 from coterie.compute.runtime.session import CPU
 from coterie.compute.runtime.steady import Fallback, SteadyExecutable
 from coterie.compute.step.precision import Precision
-from coterie.compute.step.step import first_state, running
+from coterie.compute.step.step import first_state, optimizer_for
 from coterie.compute.trace import TensorSpec
 from coterie.compute.training.checkpoints import Fact, read_checkpoint, write_checkpoint
 from coterie.compute.training.checks import check_arguments, check_callable, check_initial
@@ -131,7 +131,7 @@ class Trainer:
         weights = model.init(seed) | check_initial(model.specs(), initial or {})
         weights = {f"{roles[name]}/{name}": value for name, value in weights.items()}
         trained = {name.removeprefix("shared/"): value for name, value in weights.items() if name.startswith("shared/")}
-        started = first_state(running(self._optimizer, precision), trained)
+        started = first_state(optimizer_for(self._optimizer, precision), trained)
         shared = {f"shared/{name}": value.numpy() for name, value in started["params"].items()}
         state = {f"optimizer/{name}": value.numpy() for name, value in started["optimizer"].items()}
         first: dict[str, NDArray] = {**weights, **shared, **state}

@@ -10,13 +10,13 @@ from coterie.compute.nn import Conv2d, Flatten, Linear, ReLU, Sequential
 from coterie.compute.nn.zoo import mlp
 from coterie.compute.optim import Optimizer, lbfgs, shampoo
 from coterie.compute.optim.sgd import sgd
-from coterie.compute.step.precision import Precision, skipping
+from coterie.compute.step.precision import Precision, skipping_overflows
 
 OPTIMIZERS = {
     "shampoo": shampoo(0.1),
     "shampoo of short axes": shampoo(0.1, largest=4),
     "lbfgs": lbfgs(0.5, memory=2),
-    "loss scaled": skipping(sgd(0.3, momentum=0.9), Precision(scale=1.0, grow_after=None)),
+    "loss scaled": skipping_overflows(sgd(0.3, momentum=0.9), Precision(scale=1.0, grow_after=None)),
 }
 MODELS = {
     "mlp": (mlp((4, 5, 3)), (4,)),

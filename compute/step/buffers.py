@@ -1,6 +1,4 @@
-"""What a step leaves beside the weights: running statistics, and sums over the rows that it saw."""
-
-from collections.abc import Mapping
+"""Running statistics, which a model moves by itself while it trains."""
 
 from coterie.compute import numpy as xp
 from coterie.compute.array import Array
@@ -23,13 +21,3 @@ def buffers_after(active: Array, after: Arrays, before: Arrays, precision: Preci
         # A choice and not a product: 0 times infinity is NaN.
         kept[name] = xp.where(xp.greater(counts, 0.0), after[name], old)
     return kept
-
-
-def batch_sums(values: Mapping[str, Array], weight: Array) -> dict[str, Array]:
-    """``examples`` and the sum of each value over the rows by their weights, ``[1]`` each.
-
-    values: of each row, ``[B]``, by name.
-    weight: ``[B]``.
-    """
-    sums = {"examples": xp.sum(weight)} | {name: xp.sum(value * weight) for name, value in values.items()}
-    return {name: xp.reshape(total, (1,)) for name, total in sums.items()}
