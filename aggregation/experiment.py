@@ -186,13 +186,15 @@ class Experiment:
     def terms(self) -> Terms:
         """What is asked for, as the rules read it; what only the compiled model says is not in it."""
         external, rule = isinstance(self.model, ExternalModel), self.optimizer
+        # Numbers of NumPy are numbers too.
+        numbers = {} if rule is None else {name: float(value) for name, value in rule.hyper.items()}
         return Terms(
             name=self.name,
             algorithm=self.algorithm,
             trainer="external" if external else "plan",
-            optimizer=None if rule is None else NamedRule(rule.name, dict(rule.hyper)),
+            optimizer=None if rule is None else NamedRule(rule.name, numbers),
             server_optimizer=self.server_optimizer,
-            hyper={**(rule.hyper if rule else {}), **self.algorithm.client.hyper},
+            hyper={**numbers, **self.algorithm.client.hyper},
             reducer=self.reducer,
             rounds=self.rounds,
             training=Training(

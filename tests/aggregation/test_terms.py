@@ -1,8 +1,9 @@
 """What is asked in Python and what is asked by a request is refused, or taken, by the same rules and codes."""
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -246,6 +247,11 @@ def test_a_request_that_says_no_min_updates_has_room_for_those_who_vanish() -> N
     wanted = experiment(rounds=RoundPolicy(rounds=2, cohort=20), secure_aggregation=SecureAggregation(dropout=0.25))
     assert settled_request(ExperimentCreate.model_validate(said)).rounds == wanted.rounds
     assert wanted.rounds.min_updates == 15
+
+
+def test_numbers_of_numpy_are_those_of_python() -> None:
+    found = compile_plan(experiment(optimizer=sgd(cast(float, np.float32(0.5))))).plan
+    assert found.id == compile_plan(experiment(optimizer=sgd(0.5))).plan.id
 
 
 def test_every_rule_has_a_code_that_is_explained() -> None:
