@@ -1,8 +1,9 @@
 """The experiment: what a researcher asks for, as one value. ``simulate`` and ``submit`` both take it unchanged."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from os import PathLike
 from pathlib import Path
 from types import MappingProxyType, NoneType
@@ -12,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie import errors
+from coterie.aggregation.external_model import ExternalModel
 from coterie.aggregation.fitting import check_terms
 from coterie.aggregation.horizontal import Algorithm, FedAvg
 from coterie.aggregation.horizontal.algorithm import changes_clients
@@ -35,6 +37,8 @@ from coterie.compute.nn.foreign import as_module
 from coterie.compute.nn.module import Module
 from coterie.compute.onnx.importer.model import ImportedModel
 from coterie.compute.optim.optimizer import Optimizer
+from coterie.compute.optim.scheduled import scheduled
+from coterie.compute.optim.schedules import Schedule
 from coterie.protocol.frames import Frame, as_columns
 from coterie.protocol.metrics import EXAMPLES
 from coterie.protocol.privacy import ExampleLevel, Privacy
@@ -52,36 +56,6 @@ EvaluationRows: TypeAlias = DataTable | str | Path | Source | Dataset | Callable
 """Rows, or where they are: all that a device takes as its data."""
 
 RESERVED_METRICS = (EXAMPLES, "loss")
-
-
-@dataclass(frozen=True)
-class ExternalModel:
-    """A model that clients train with code of their own (PyTorch, scikit-learn, …): only its parameters are known
-    here.
-
-    parameters: shapes by name, () for a scalar; the order is that of the layout. They begin at zeros, or as
-        ``Experiment(initial=)`` says, which is needed where there is more than one matrix.
-    metrics: what the clients' evaluation reports beside the loss.
-    Raises errors.ExperimentError naming a shape that no array of parameters has.
-    """
-
-    parameters: Mapping[str, Sequence[int]]
-    metrics: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        if not isinstance(cast(object, self.parameters), Mapping) or isinstance(cast(object, self.metrics), str):
-            raise errors.ExperimentError(
-                "An ExternalModel has a mapping of names to shapes and a tuple of metric names, as in "
-                "ExternalModel({'coef': (3, 4), 'intercept': (3,)}, metrics=('accuracy',)).",
-                code="experiment_invalid",
-            )
-        for name, shape in self.parameters.items():
-            if not is_shape(shape) and shape not in ((), []):
-                raise errors.ExperimentError(
-                    f"Parameter {name!r} of the ExternalModel has the shape {shape!r}; it must be one or more whole "
-                    "numbers of at least 1, or () for a scalar.",
-                    code="experiment_invalid",
-                )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -113,6 +87,9 @@ class Experiment:
     secure_aggregation: whether only sums over clients are ever seen, and how; None for yes where the cohort is 10 or
         more. What it excludes is refused by name (`coterie.aggregation.combinations`).
     privacy: what differential privacy the experiment must have; None for none.
+    schedules: hyper-parameters of the optimizer as functions of the number of a device's step in its round, from 0
+        (`coterie.compute.optim.schedules`); needs max_steps. What changes from round to round is
+        ``RoundPolicy(hyper_schedule=)``.
     precision: in which a step computes the model and its gradients: ``float32``, or ``bfloat16``, which is emulated.
         Weights, optimizer state, losses and what is uploaded stay float32, and so do evaluation and inference.
     Raises errors.ExperimentError naming the field that is not possible.
@@ -143,6 +120,7 @@ class Experiment:
     infer_batch: int = 1
     secure_aggregation: SecureAggregation | bool | None = None
     privacy: Privacy | None = None
+    schedules: Mapping[str, Schedule] = field(default_factory=dict[str, Schedule])
     precision: Literal["float32", "bfloat16"] = "float32"
 
     def __post_init__(self) -> None:
@@ -163,6 +141,7 @@ class Experiment:
             for holds, message in rules(self):
                 if not holds:
                     raise errors.ExperimentError(f"Experiment {self.name[:64]!r}: {message}.", code=code)
+        object.__setattr__(self, "schedules", MappingProxyType(dict(self.schedules)))
         check_terms(self.terms)
         object.__setattr__(self, "metrics", MappingProxyType(dict(self.metrics)))
         object.__setattr__(self, "uploads", None if self.uploads is None else tuple(self.uploads))
@@ -172,6 +151,18 @@ class Experiment:
         """Names of the metric sums, in the order of the update's section."""
         extra = self.model.metrics if isinstance(self.model, ExternalModel) else tuple(self.metrics)
         return (*RESERVED_METRICS, *extra)
+
+    @cached_property
+    def local_optimizer(self) -> Optimizer | None:
+        """The clients' optimizer, following its schedules. Raises errors.ExperimentError for a schedule."""
+        if not self.schedules or self.optimizer is None:
+            return self.optimizer
+        try:
+            return scheduled(self.optimizer, self.max_steps or 1, self.schedules)
+        except errors.InputError as error:
+            raise errors.ExperimentError(
+                f"Experiment {self.name[:64]!r}: {error.message}", hint=error.hint, code="experiment_invalid"
+            ) from error
 
     @property
     def secure(self) -> SecureAggregation | None:
@@ -185,7 +176,7 @@ class Experiment:
     @property
     def terms(self) -> Terms:
         """What is asked for, as the rules read it; what only the compiled model says is not in it."""
-        external, rule = isinstance(self.model, ExternalModel), self.optimizer
+        external, rule = isinstance(self.model, ExternalModel), self.local_optimizer
         # Numbers of NumPy are numbers too.
         numbers = {} if rule is None else {name: float(value) for name, value in rule.hyper.items()}
         return Terms(
@@ -250,16 +241,11 @@ _KINDS: Mapping[str, tuple[Any, str]] = cast(
             "True, False, a SecureAggregation(...), or None for True where the cohort is 10 or more",
         ),
         "privacy": ((*get_args(Privacy), NoneType), "a UserLevel(...), ExampleLevel(...), LocalLevel(...) or None"),
+        "schedules": (Mapping, "a mapping of names to functions of a step's number"),
         "precision": (str, "'float32' or 'bfloat16'"),
     },
 )
 _WHOLE = ("batch_size", "epochs", "max_steps", "seed", "evaluation_batch", "infer_batch")
-
-
-def is_shape(shape: object) -> bool:
-    """Whether it is a tuple or list of one or more whole numbers of at least 1: what the layout can hold."""
-    sizes = cast(Sequence[object], shape) if isinstance(shape, tuple | list) else ()
-    return bool(sizes) and all(isinstance(n, int) and not isinstance(n, bool) and n >= 1 for n in sizes)
 
 
 def _describe(value: object) -> str:
@@ -293,6 +279,10 @@ def _numbers(experiment: Experiment) -> tuple[tuple[bool, str], ...]:
         ),
         (len(set(e.codecs)) == len(e.codecs), "a codec is listed twice"),
         (
+            all(callable(schedule) for schedule in e.schedules.values()),
+            "a schedule must be a function of a step's number",
+        ),
+        (
             e.precision in ("float32", "bfloat16"),
             f"precision must be float32 or bfloat16, not {e.precision[:64]!r}; float16 needs a loss scale that is kept "
             "from round to round, which experiments do not have",
@@ -321,6 +311,7 @@ def _combinations(experiment: Experiment) -> tuple[tuple[bool, str], ...]:
     external = isinstance(e.model, ExternalModel)
     why = changes_clients(e.algorithm)
     clash = sorted(set(e.optimizer.hyper if e.optimizer else ()) & set(e.algorithm.client.hyper))
+    twice = sorted(e.schedules.keys() & (e.rounds.hyper_schedule or {}).keys())
     return (
         (SAMPLE_WEIGHT not in names, f"{SAMPLE_WEIGHT!r} is a name that coterie feeds itself; rename that column"),
         (external or e.loss is not None, "it needs a loss: (prediction, label) -> [B]"),
@@ -335,6 +326,15 @@ def _combinations(experiment: Experiment) -> tuple[tuple[bool, str], ...]:
             f"an ExternalModel's clients run code of their own, and {e.algorithm.name} {why}, which coterie can "
             "write only into a step of its own; choose FedAvg, FedBuff, Cyclic or another that works on updates, write "
             "the model as an nn.Module, or import its ONNX file",
+        ),
+        (
+            not external or not e.schedules,
+            "an ExternalModel's clients have schedules of their own; leave schedules out",
+        ),
+        (not twice, f"schedules and hyper_schedule both set {', '.join(twice)}; let it change by steps or by rounds"),
+        (
+            not e.schedules or e.max_steps is not None,
+            "schedules need max_steps, the steps of a device in a round: the plan holds a number for each",
         ),
         (not external or e.evaluation_batch is None, "an ExternalModel has no eval graph; leave evaluation_batch out"),
         (not external or e.uploads is None, "an ExternalModel uploads all of its parameters; leave uploads out"),

@@ -110,10 +110,19 @@ def whole_metrics(names: tuple[str, ...], prediction: npt.NDArray[Any], label: n
     return {name: value for name, value in found.items() if value is not None}
 
 
-def check_prediction(names: tuple[str, ...], shape: tuple[int, ...]) -> None:
-    """Raise errors.InputError (``metric_mismatch``) where a metric cannot be taken of predictions of this shape."""
+def check_prediction(names: tuple[str, ...], shape: tuple[int, ...], label: tuple[int, ...] = ()) -> None:
+    """Raise errors.InputError (``metric_mismatch``) where a metric cannot be taken of predictions of this shape.
+
+    label: the shape of one row's label.
+    """
     single = len(shape) == 1 or (len(shape) == 2 and shape[1] == 1)
     for name in names:
+        if label:
+            raise errors.InputError(
+                f"The metric {name!r} needs one label for each row; the schema's label has the shape {list(label)}.",
+                hint="Leave it out of evaluation_metrics, and give a metric per example: metrics={...}.",
+                code="metric_mismatch",
+            )
         if not single and not (_RULES[name].classes and len(shape) == 2):
             wanted = "one number, or one for each class," if _RULES[name].classes else "one number, the risk,"
             raise errors.InputError(

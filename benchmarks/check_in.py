@@ -27,7 +27,8 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
-from coterie.aggregation.experiment import Experiment, ExternalModel
+from coterie.aggregation.experiment import Experiment
+from coterie.aggregation.external_model import ExternalModel
 from coterie.client_sdk.control.client import ControlClient
 from coterie.client_sdk.control.submission import Submission, send
 from coterie.protocol.canonical import canonical_json, sha256_hex

@@ -48,11 +48,11 @@ from coterie.privacy.secagg.masked_file import MaskedHeader, encode_masked
 from coterie.privacy.secagg.masks import MaskSeed, add_masks
 from coterie.privacy.secagg.ring_sections import ring_sections
 from coterie.protocol.canonical import canonical_json
-from coterie.protocol.randomness import words
 from coterie.protocol.secagg import Reveal, SecureMode, SecureTerms, Shares
 from coterie.protocol.sections import SectionSpec
 from coterie.protocol.secure_sections import SecureSection
 from coterie.protocol.signing import SigningKey
+from coterie.randomness import words
 
 Returned = TypeVar("Returned")
 PLAN, MODEL, TASK = "aa" * 32, "bb" * 32, "task_" + "0" * 32

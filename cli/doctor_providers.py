@@ -155,7 +155,7 @@ def _of_plan(compiled: "CompiledPlan") -> tuple[StepCase, Mapping[str, bytes]]:
     if plan.manifest.stepped is None:
         raise ConfigurationError("The experiment's plan has no graphs: its trainer is external.", code="plan_external")
     columns = [(feature.name, feature.shape, feature.dtype) for feature in schema.features]
-    columns.append((schema.label.name, (), schema.label.dtype))
+    columns.append((schema.label.name, schema.label.shape, schema.label.dtype))
     size = plan.manifest.training.batch_size
     rows = {name: np.zeros((size, *shape), dtype) for name, shape, dtype in columns}
     task = LocalTask(experiment="doctor", round=1, seed=0)

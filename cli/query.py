@@ -186,10 +186,10 @@ def _find_population(control: "Control", population: str | None, wanted: int | N
 
 def _elements(schema: "DataSchema", column: str) -> tuple[str, ...]:
     """What the elements of a column are called: as the columns of its file, where these are named."""
-    feature = next((one for one in schema.features if one.name == column), None)
-    if feature is None or feature.size == 1:
+    field = next((one for one in schema.features if one.name == column), schema.label)
+    if field.size == 1:
         return (column,)
-    return feature.columns if len(feature.columns) == feature.size else tuple(map(str, range(feature.size)))
+    return field.columns if len(field.columns) == field.size else tuple(map(str, range(field.size)))
 
 
 def _classes(schema: "DataSchema", column: str) -> tuple[str, ...]:

@@ -54,7 +54,7 @@ def make_query(kind: Kind, column: str, schema: "DataSchema", options: dict[str,
     usual: dict[str, Any] = {**_TAKES[kind], **(_NOISED.get(kind, {}) if noised else {})}
     wanted: dict[str, Any] = {name: value if options[name] is None else options[name] for name, value in usual.items()}
     wanted |= {name: bound for name, bound in bounds.items() if name in wanted and wanted[name] is None}
-    if kind is Kind.HISTOGRAM and column == schema.label.name and schema.label.dtype == "int32":
+    if kind is Kind.HISTOGRAM and column == schema.label.name and schema.label.is_class:
         wanted |= _one_bin_each(bounds, options)
     missing = [name for name, value in wanted.items() if value is None]
     if missing:
@@ -69,8 +69,8 @@ def make_query(kind: Kind, column: str, schema: "DataSchema", options: dict[str,
         case Kind.COUNT:
             return analytics.count(column)
         case Kind.MEAN:
-            elements = {one.name: one.size for one in schema.features}
-            return analytics.mean(column, elements=elements.get(column, 1), **wanted)
+            elements = {one.name: one.size for one in (*schema.features, schema.label)}
+            return analytics.mean(column, elements=elements[column], **wanted)
         case Kind.HISTOGRAM:
             return analytics.histogram(column, **wanted)
         case Kind.QUANTILES:

@@ -42,7 +42,7 @@ def simulate(
     json: JsonOption = False,
 ) -> None:
     """Train with virtual clients: no coordinator, no network, the same arithmetic."""
-    from coterie.aggregation.experiment import ExternalModel
+    from coterie.aggregation.external_model import ExternalModel
     from coterie.cli.loading import call, load_experiment, override, split_target
     from coterie.simulation import simulate_full
 

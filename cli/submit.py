@@ -36,7 +36,7 @@ def submit(
     json: JsonOption = False,
 ) -> None:
     """Compile, sign and start an experiment on a coordinator, then say how clients join."""
-    from coterie.aggregation.experiment import ExternalModel
+    from coterie.aggregation.external_model import ExternalModel
     from coterie.cli.loading import load_experiment, override
     from coterie.cli.watch import follow_run, running
     from coterie.client_sdk.control.control import Control

@@ -11,7 +11,8 @@ coordinator.
 import numpy as np
 from sklearn.datasets import load_digits
 
-from coterie.aggregation.experiment import Experiment, ExternalModel
+from coterie.aggregation.experiment import Experiment
+from coterie.aggregation.external_model import ExternalModel
 from coterie.client_sdk.device.flower import flower_trainer
 from coterie.client_sdk.device.trainers.external import FitTask
 from coterie.protocol.rounds import RoundPolicy

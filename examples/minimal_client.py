@@ -15,14 +15,13 @@ import argparse
 import json
 import sys
 from itertools import islice
-from math import prod
 from pathlib import Path
 
 import numpy as np
 import onnxruntime
 
 from coterie.compute.data.batches import Batches
-from coterie.protocol.training import batch_order, random_inputs
+from coterie.draws import random_arrays
 
 
 def read_weights(path):
@@ -96,9 +95,7 @@ class Client:
     def train(self, rows, seed):
         """The sections of the update, and how many rows and steps it is of."""
         training = self.manifest["training"]
-        batches = Batches(
-            rows, batch_size=training["batch_size"], seed=seed, epochs=training["epochs"], order=batch_order
-        )
+        batches = Batches(rows, batch_size=training["batch_size"], seed=seed, epochs=training["epochs"])
         steps, count = 0, len(next(iter(rows.values())))
         for stage in self.stages:
             if stage["over"] == "once":
@@ -106,14 +103,10 @@ class Client:
                 self.run(stage)
                 continue
             drawn = [one for one in stage["inputs"] if one["source"] == "random"]
-            sizes = [prod(one["shape"]) for one in drawn]
+            shapes = {one["name"]: tuple(one["shape"]) for one in drawn}
             for self.batch in islice(batches, training["max_steps"]):
                 # Numbers in [0, 1) for dropout, from the task's seed.
-                numbers, ends = random_inputs(seed, steps, sum(sizes)), np.cumsum(sizes)
-                self.random = {
-                    one["name"]: numbers[end - size : end].reshape(one["shape"])
-                    for one, size, end in zip(drawn, sizes, ends, strict=True)
-                }
+                self.random = random_arrays(seed, steps, shapes)
                 self.run(stage)
                 steps += 1
         return self.sections, count, steps

@@ -39,7 +39,7 @@ def _is_finer(feature: Feature, declared: Feature) -> bool:
 def _departure_of(label: Label, declared: DataSchema, known: dict[tuple[str, ...], Feature]) -> str | None:
     if label == declared.label or label.constant is not None:
         return None
-    before = known.get((label.column or label.name,))
+    before = known.get(label.sources)
     if (
         before is not None
         and before.encoding is not None

@@ -94,21 +94,26 @@ def check_feature(
     if feature.encoding is not None or feature.vocabulary is not None:
         ((column, array),) = arrays.items()
         return _from_text(feature, _Cells(array, column, "text", source), read=read)
-    expected = _expected(feature.dtype, feature.low, feature.high)
+    return _shaped(feature, arrays, source)
+
+
+def _shaped(field: FeatureFields | LabelFields, arrays: Mapping[str, AnyArray], source: str) -> AnyArray:
+    """The numbers of a feature or a label as `[N, *shape]`."""
+    expected = _expected(field.dtype, field.low, field.high)
     columns = tuple(arrays)
-    if columns == (feature.name,) and not (feature.columns == columns and arrays[feature.name].ndim == 1):
-        cells = _Cells(arrays[feature.name], feature.name, f"{expected} of shape {list(feature.shape)}", source)
+    if columns == (field.name,) and not (field.columns == columns and arrays[field.name].ndim == 1):
+        cells = _Cells(arrays[field.name], field.name, f"{expected} of shape {list(field.shape)}", source)
         shape = cells.array.shape[1:]
-        if shape != feature.shape:
+        if shape != field.shape:
             raise cells.refuse_whole(
-                f"has examples of shape {list(shape)}", _shape_hint(shape, feature.shape), "data_shape"
+                f"has examples of shape {list(shape)}", _shape_hint(shape, field.shape), "data_shape"
             )
-        return np.ascontiguousarray(_values(cells, feature.dtype, feature.low, feature.high))
+        return np.ascontiguousarray(_values(cells, field.dtype, field.low, field.high))
     parts: list[AnyArray] = []
     for column, array in arrays.items():
         cells = _require_flat(_Cells(array, column, expected, source))
-        parts.append(_values(cells, feature.dtype, feature.low, feature.high))
-    return np.ascontiguousarray(np.stack(parts, axis=1).reshape((len(parts[0]), *feature.shape)))
+        parts.append(_values(cells, field.dtype, field.low, field.high))
+    return np.ascontiguousarray(np.stack(parts, axis=1).reshape((len(parts[0]), *field.shape)))
 
 
 def _from_text(feature: FeatureFields, cells: _Cells, *, read: bool) -> AnyArray:
@@ -168,11 +173,13 @@ def check_left(rows: Mapping[str, AnyArray], label: LabelFields, source: str) ->
 
 
 def check_label(label: LabelFields, arrays: Mapping[str, AnyArray], source: str, *, read: bool = False) -> AnyArray:
-    """The label as `[N]` in its dtype: class indices where the schema has classes (-1 for others that are to be
+    """The label as `[N, *shape]` in its dtype: class indices where the schema has classes (-1 for others that are to be
     dropped). `[N, 1]` is taken for `[N]`.
 
     read: as in `check_feature`.
     """
+    if label.shape:
+        return _shaped(label, arrays, source)
     ((column, array),) = arrays.items()
     flat = array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array
     if label.classes is not None:

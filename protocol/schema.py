@@ -18,7 +18,7 @@ from pydantic import Field, PlainSerializer, PlainValidator, SerializeAsAny, Wit
 from coterie import errors
 from coterie.protocol.canonical import digest_of
 from coterie.protocol.checked_rows import CheckedRows
-from coterie.protocol.conversion import UnlessNone, from_json, to_json
+from coterie.protocol.conversion import UnlessEmpty, UnlessNone, from_json, to_json
 from coterie.protocol.rows import check_feature, check_label, check_left, check_lengths, with_classes
 from coterie.protocol.schema_rules import DType, Encoding, Others, RawLabel, rules_of_feature, rules_of_label
 
@@ -84,11 +84,15 @@ class Feature:
 
 @dataclass(frozen=True, kw_only=True)
 class Label:
-    """What the model learns to tell: one number per example.
+    """What the model learns to tell: one number per example, or an array of them.
 
+    shape: of one example's label (batches prepend B); () is a single number. A class for each token is (T,), a yes or
+        no for each of K topics (K,), a class for each pixel (H, W), N boxes (N, 5).
     classes: the raw labels (text or numbers) in class order, mapped to 0 … n-1 (dtype int32 then); None when the data
         holds the number itself: a class index (int32) or a value (float32), within the inclusive bounds low, high.
-    column: the CSV column, `name` when None.
+        Only for the shape ().
+    column: the CSV column, `name` when None. Only for the shape ().
+    columns: names of the CSV columns that make up the flattened label, in row-major order, or () for an array.
     others: what becomes of rows whose label is none of the classes: they are refused, or dropped before anything sees
         them.
     constant: of rows that have no label: each has this number, and no column is read.
@@ -96,15 +100,34 @@ class Label:
 
     name: str
     dtype: Literal["int32", "float32"] = "int32"
+    shape: Annotated[tuple[int, ...], UnlessEmpty] = ()
     classes: tuple[RawLabel, ...] | None = None
     column: str | None = None
     low: _Number | None = None
     high: _Number | None = None
     others: Annotated[Others, Field(exclude_if=lambda others: others == "refused")] = "refused"
     constant: Annotated[int | None, UnlessNone] = None
+    columns: Annotated[tuple[str, ...], UnlessEmpty] = ()
 
     def __post_init__(self) -> None:
         _require(self.name, rules_of_label(self))
+
+    @property
+    def size(self) -> int:
+        """Number of elements of one example's label."""
+        return math.prod(self.shape)
+
+    @property
+    def is_class(self) -> bool:
+        """Whether each row has one class, or what may be one: a whole number that is read from the data."""
+        return self.dtype == "int32" and self.shape == () and self.constant is None
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The columns that it is read from, in order; its name for an array."""
+        if self.constant is not None:
+            return ()
+        return self.columns or (self.column or self.name,)
 
     def lacks(self, labels: Sequence[int]) -> list[int]:
         """Those of these classes that no row can have; all of them where labels are no classes."""
@@ -112,7 +135,8 @@ class Label:
         if self.constant is not None:
             low = high = self.constant
         low, high = -math.inf if low is None else low, math.inf if high is None else high
-        return [label for label in labels if self.dtype != "int32" or not low <= label <= high]
+        numbers = self.dtype == "int32" and self.shape == ()
+        return [label for label in labels if not numbers or not low <= label <= high]
 
 
 @dataclass(frozen=True)
@@ -144,10 +168,10 @@ class DataSchema:
     def sources(self) -> tuple[str, ...]:
         """Names to read from a table, in order.
 
-        Each feature's columns (its name when it has none), then the label's column unless the label is constant.
+        Each feature's columns (its name when it has none), then the label's unless the label is constant.
         """
         found = [name for feature in self.features for name in (feature.columns or (feature.name,))]
-        return tuple(found) if self.label.constant is not None else (*found, self.label.column or self.label.name)
+        return (*found, *self.label.sources)
 
     @cached_property
     def array_names(self) -> tuple[str, ...]:
@@ -168,7 +192,7 @@ class DataSchema:
         features = (feature for feature in self.features if feature.is_text)
         found = {name for feature in features for name in (feature.columns or (feature.name,))}
         named = any(isinstance(raw, str) for raw in self.label.classes or ())
-        return frozenset(found | ({self.label.column or self.label.name} if named else set()))
+        return frozenset(found | (set(self.label.sources) if named else set()))
 
     @cached_property
     def digest(self) -> str:
@@ -176,11 +200,11 @@ class DataSchema:
         return digest_of(to_json(self))
 
     def check(self, arrays: Mapping[str, npt.NDArray[Any]], source: str) -> CheckedRows:
-        """Rows that fit: features by name as `[N, *shape]` and the label as `[N]`, in the schema's dtypes, contiguous.
+        """Rows that fit: features and the label by name as `[N, *shape]`, in the schema's dtypes, contiguous.
         What this schema has checked before comes back equal.
 
-        arrays: by feature name, or by the names of the feature's columns (`[N]` each; numbers or text); the label by
-            its name or its column.
+        arrays: by feature name, or by the names of the feature's columns (`[N]` each; numbers or text); the label
+            likewise.
         source: where they come from, for messages. Casts are those of `rows`, none of which changes a value but float64
             → float32 rounding.
         Raises errors.DataError naming the column and the row (the first is 1) of the first bad cell, how many more
@@ -222,7 +246,7 @@ class DataSchema:
         """Feature or label name → the arrays that it is made of."""
         wanted = {feature.name: feature.columns for feature in self.features}
         if self.label.constant is None:
-            wanted[self.label.name] = (self.label.column,) if self.label.column else ()
+            wanted[self.label.name] = self.label.columns or ((self.label.column,) if self.label.column else ())
         given: dict[str, dict[str, npt.NDArray[Any]]] = {}
         for name, columns in wanted.items():
             whole = name in arrays and not (columns and all(column in arrays for column in columns))

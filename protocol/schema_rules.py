@@ -54,6 +54,12 @@ class LabelFields(Protocol):
     @property
     def dtype(self) -> str: ...
     @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def size(self) -> int: ...
+    @property
+    def columns(self) -> tuple[str, ...]: ...
+    @property
     def classes(self) -> tuple[RawLabel, ...] | None: ...
     @property
     def column(self) -> str | None: ...
@@ -68,14 +74,10 @@ class LabelFields(Protocol):
 
 
 def rules_of_feature(feature: FeatureFields) -> list[tuple[bool, str]]:
-    shape, columns = cast(object, feature.shape), cast(object, feature.columns)
-    whole = isinstance(shape, tuple) and all(_is_whole(n) for n in cast(tuple[object, ...], shape))
-    texts = isinstance(columns, tuple) and all(_is_name(c) for c in cast(tuple[object, ...], columns))
     rules = [
         (_is_name(feature.name), f"its name needs 1 to {LONGEST_NAME} characters"),
         (feature.dtype in get_args(DType), f"its dtype must be one of {', '.join(get_args(DType))}"),
-        (whole and len(feature.shape) <= HIGHEST_RANK, f"its shape must be at most {HIGHEST_RANK} whole numbers ≥ 1"),
-        (texts, f"its columns must be names of 1 to {LONGEST_NAME} characters"),
+        *_rules_of_shape(feature.shape, feature.columns),
         (_is_range(feature.low, feature.high), "low and high must be finite numbers (or None) with low ≤ high"),
     ]
     if not all(good for good, _ in rules):
@@ -85,12 +87,7 @@ def rules_of_feature(feature: FeatureFields) -> list[tuple[bool, str]]:
     return [
         *rules,
         *(_rules_of_text(feature) if feature.is_text else ()),
-        (size <= MOST_ELEMENTS, f"an example has at most {MOST_ELEMENTS} elements, not {size}"),
-        (
-            len(feature.columns) in (0, read),
-            f"{holds} but it names {len(feature.columns)} columns",
-        ),
-        (len(set(feature.columns)) == len(feature.columns), "it names a column twice"),
+        *_rules_of_columns(feature.columns, size, read, holds),
         (_is_normalisation(feature.offset, size), f"its offset must be one finite number or {size} of them"),
         (_is_normalisation(feature.scale, size), f"its scale must be one finite number or {size} of them"),
     ]
@@ -100,6 +97,10 @@ def rules_of_label(label: LabelFields) -> list[tuple[bool, str]]:
     classes, constant = cast(object, label.classes), cast(object, label.constant)
     listed = cast(tuple[object, ...], classes) if isinstance(classes, tuple) else ()
     alone = (label.classes, label.column, label.low, label.high) == (None,) * 4
+    shaped = _rules_of_shape(label.shape, label.columns)
+    if not all(good for good, _ in shaped):
+        return shaped
+    size = label.size
     return [
         (_is_name(label.name), f"its name needs 1 to {LONGEST_NAME} characters"),
         (label.dtype in ("int32", "float32"), "its dtype must be int32 or float32"),
@@ -121,6 +122,30 @@ def rules_of_label(label: LabelFields) -> list[tuple[bool, str]]:
             "its constant must be a whole number",
         ),
         (constant is None or alone, "a constant label has no classes, column or range"),
+        (label.shape == () or classes is None, "classes need the shape (); give class indices, and high as the last"),
+        (label.shape == () or label.column is None, "column is for the shape (); give columns, one for each element"),
+        (label.shape == () or constant is None, "a constant label has the shape ()"),
+        (label.shape != () or label.columns == (), "columns are for a shape; give column"),
+        *_rules_of_columns(label.columns, size, size, f"its shape has {size} elements"),
+    ]
+
+
+def _rules_of_shape(shape: object, columns: object) -> list[RefusalRule]:
+    whole = isinstance(shape, tuple) and all(_is_whole(n) for n in cast(tuple[object, ...], shape))
+    few = whole and len(cast(tuple[object, ...], shape)) <= HIGHEST_RANK
+    texts = isinstance(columns, tuple) and all(_is_name(c) for c in cast(tuple[object, ...], columns))
+    return [
+        (few, f"its shape must be at most {HIGHEST_RANK} whole numbers ≥ 1"),
+        (texts, f"its columns must be names of 1 to {LONGEST_NAME} characters"),
+    ]
+
+
+def _rules_of_columns(columns: tuple[str, ...], size: int, read: int, holds: str) -> list[RefusalRule]:
+    """read: how many columns an example of this size is read from; holds: why."""
+    return [
+        (size <= MOST_ELEMENTS, f"an example has at most {MOST_ELEMENTS} elements, not {size}"),
+        (len(columns) in (0, read), f"{holds} but it names {len(columns)} columns"),
+        (len(set(columns)) == len(columns), "it names a column twice"),
     ]
 
 

@@ -219,8 +219,8 @@ class Population:
         """What a client would say of its rows."""
         if number not in self._facts:
             shard = self.shard(number)
-            labels = np.asarray(shard.train[self._schema.label.name])
-            classes: list[int] = np.unique(labels).tolist() if labels.dtype.kind in "iu" else []
+            label = self._schema.label
+            classes: list[int] = np.unique(shard.train[label.name]).tolist() if label.is_class else []
             self._facts[number] = Facts(shard.examples, frozenset(classes), shard.can_evaluate)
         return self._facts[number]
 

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from coterie.aggregation.compiling.compile import compile_plan
 from coterie.aggregation.deploy import inference_file
 from coterie.aggregation.evaluate import predictions
-from coterie.aggregation.experiment import Experiment, ExternalModel
+from coterie.aggregation.experiment import Experiment
+from coterie.aggregation.external_model import ExternalModel
 from coterie.aggregation.history import History
 from coterie.aggregation.plan.bundle import Plan
 from coterie.aggregation.progress import ExperimentProgress
@@ -123,7 +124,7 @@ def features_of(schema: DataSchema, rows: Mapping[str, NDArray[Any]]) -> Mapping
     if isinstance(rows, CheckedRows) and rows.schema == schema.digest:
         return schema.check(rows, "rows")
     read = {column for feature in schema.features for column in (feature.name, *feature.columns)}
-    labels = {schema.label.name, schema.label.column} - read
+    labels = {schema.label.name, *schema.label.sources} - read
     unlabelled = replace(schema, label=Label(name=schema.label.name, constant=0))
     return unlabelled.check({name: array for name, array in rows.items() if name not in labels}, "rows")
 

@@ -25,10 +25,10 @@ from coterie.protocol.arrays import FloatArrays
 from coterie.protocol.claims import LocalTerms
 from coterie.protocol.codecs.table import choose
 from coterie.protocol.finite import all_finite
-from coterie.protocol.randomness import derive, stream
 from coterie.protocol.secagg import SecureTerms
 from coterie.protocol.sections import SectionSpec
 from coterie.protocol.update import EncodedUpdate, encode_update, of_plan
+from coterie.randomness import derive, stream
 from coterie.simulation.assignment import Assignment, local_task, task_id
 
 PLAIN = "float32"

@@ -70,11 +70,11 @@ def ask(
             code="query_invalid",
         )
     feature = columns.get(query.column)
-    elements = 1 if feature is None else feature.size
+    elements = (feature or schema.label).size
 
     def experiment_of(rule: QueryRule, privacy: NoisyPrivacy | None) -> Experiment:
         most = most_rows(rule, elements)
-        _check(query, feature, batch_size or 1, most)
+        _check(query, feature, elements, batch_size or 1, most)
         model = _QueryModel(rule, feature, len(columns) == 1)
         cap = 1 if rule.clipped else rule.largest
         return Experiment(
@@ -161,8 +161,7 @@ def _require_kinds(query: object, schema: object) -> None:
             )
 
 
-def _check(query: Query[Any], feature: Feature | None, rows: int, most: int) -> None:
-    elements = 1 if feature is None else feature.size
+def _check(query: Query[Any], feature: Feature | None, elements: int, rows: int, most: int) -> None:
     rules = (
         (
             query.rule.elements in (None, elements),
@@ -217,7 +216,7 @@ class _QueryModel(Module):
         for name, value in self.rule.settings.items():
             settings[name] = xp.reshape(prediction[0, at : at + value.size], value.shape)
             at += value.size
-        values = xp.reshape(xp.astype(label, xp.float32), (label.shape[0], 1))
+        values = xp.reshape(xp.astype(label, xp.float32), (label.shape[0], -1))
         return -xp.sum(self.rule.contribute(values, settings) * prediction[:, : self.rule.size], axis=1)
 
 

@@ -77,7 +77,7 @@ class BatchCalls:
         label = self.schema.label
         return {
             **self.features(rows),
-            f"batch/{label.name}": TensorSpec((rows,), label.dtype),
+            f"batch/{label.name}": TensorSpec((rows, *label.shape), label.dtype),
             f"batch/{SAMPLE_WEIGHT}": TensorSpec((rows,)),
         }
 
@@ -88,11 +88,11 @@ class BatchCalls:
     def losses(self, inputs: GraphInputs, prediction: Array) -> Array:
         """The loss of each example, ``[B]``."""
         highest = _highest_class(self.schema.label)
-        if self.loss is softmax_cross_entropy and prediction.ndim == 2 and highest >= prediction.shape[1]:
+        if self.loss is softmax_cross_entropy and prediction.ndim >= 2 and highest >= prediction.shape[-1]:
             # A label without a logit would train without a word, on the wrong loss.
             raise errors.ExperimentError(
-                f"The schema's label goes up to class {highest}, but the model gives {prediction.shape[1]} logits: "
-                f"class 0 to {prediction.shape[1] - 1}.",
+                f"The schema's label goes up to class {highest}, but the model gives {prediction.shape[-1]} logits: "
+                f"class 0 to {prediction.shape[-1] - 1}.",
                 hint=f"Let the last layer have {highest + 1} outputs, or correct the label's classes or range.",
                 code="loss_mismatch",
             )
@@ -106,7 +106,7 @@ class BatchCalls:
         return batch_sums(values, weight)
 
     def label(self, inputs: GraphInputs) -> Array:
-        """The label of each row, ``[B]``."""
+        """The label of each row, ``[B, *shape]``."""
         return inputs[f"batch/{self.schema.label.name}"]
 
     def weight(self, inputs: GraphInputs) -> Array:

@@ -18,7 +18,8 @@ from coterie.aggregation.compiling.describe import described
 from coterie.aggregation.compiling.graph_file import graph_bytes, write_graph
 from coterie.aggregation.compiling.graphs import GraphBuilder
 from coterie.aggregation.compiling.training import training_of
-from coterie.aggregation.experiment import Experiment, ExternalModel, initial_tensors
+from coterie.aggregation.experiment import Experiment, initial_tensors
+from coterie.aggregation.external_model import ExternalModel
 from coterie.aggregation.fitting import check_terms
 from coterie.aggregation.horizontal.algorithm import zeros
 from coterie.aggregation.plan.bundle import Plan
@@ -126,7 +127,7 @@ def _require_predictions(experiment: Experiment, manifest: Manifest) -> None:
     shape = manifest.stage("infer").to_destination("prediction")[0].shape
     check_terms(replace(experiment.terms, several=manifest.chooses, personal=manifest.personal("evaluate")))
     try:
-        check_prediction(experiment.evaluation_metrics, shape)
+        check_prediction(experiment.evaluation_metrics, shape, manifest.schema.label.shape)
     except errors.InputError as error:
         raise errors.ExperimentError(
             f"Experiment {experiment.name!r}: {error.message}", hint=error.hint, code="metric_mismatch"

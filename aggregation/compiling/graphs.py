@@ -77,7 +77,7 @@ class GraphBuilder:
     @staticmethod
     def of(experiment: Experiment) -> "GraphBuilder":
         """The builder of an experiment with a model of coterie's. Raises errors.ExperimentError."""
-        model, loss, rule = experiment.model, experiment.loss, experiment.optimizer
+        model, loss, rule = experiment.model, experiment.loss, experiment.local_optimizer
         if not isinstance(model, Module) or loss is None or rule is None:
             found = f"the class {model.__name__}" if isinstance(model, type) else f"a {type(model).__name__}"
             raise errors.ExperimentError(

@@ -9,7 +9,7 @@ from typing import Any, cast, get_args
 import numpy as np
 
 from coterie import errors
-from coterie.aggregation.experiment import is_shape
+from coterie.aggregation.external_model import is_shape
 from coterie.compute.array import Array, ArrayLike, as_array
 from coterie.compute.nn.module import Module, ParameterSpec, Role
 from coterie.compute.source import source_of, user_source

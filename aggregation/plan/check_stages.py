@@ -208,7 +208,7 @@ def _type_of_column(scope: StageScope, stage: Stage, tensor: StageInput) -> Tens
     if tensor.key == SAMPLE_WEIGHT:
         return "float32", (stage.batch,)
     if tensor.key == scope.schema.label.name:
-        return scope.schema.label.dtype, (stage.batch,)
+        return scope.schema.label.dtype, (stage.batch, *scope.schema.label.shape)
     feature = next((f for f in scope.schema.features if f.name == tensor.key), None)
     return None if feature is None else (feature.dtype, (stage.batch, *feature.shape))
 

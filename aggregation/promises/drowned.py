@@ -3,7 +3,8 @@
 import math
 
 from coterie.aggregation.compiling.training import training_of
-from coterie.aggregation.experiment import Experiment, ExternalModel
+from coterie.aggregation.experiment import Experiment
+from coterie.aggregation.external_model import ExternalModel
 from coterie.compute.nn.module import Module
 from coterie.privacy.dp import local
 from coterie.privacy.dp.rounds import multiplier

@@ -5,8 +5,8 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from coterie.draws import held_out
 from coterie.protocol.arrays import ArrayDict
-from coterie.protocol.training import held_out
 
 
 def split(arrays: Mapping[str, NDArray[Any]], share: float) -> tuple[ArrayDict, ArrayDict]:

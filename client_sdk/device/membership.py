@@ -241,8 +241,7 @@ def _bearer(token: str) -> dict[str, str]:
 def data_report(membership: Membership) -> DataReport:
     """What check-ins say of the data when the device's policy lets them: rows, and up to 1000 classes of labels."""
     label = membership.schema.label
-    told = label.dtype == "int32" and label.constant is None
-    found = np.unique(membership.rows[label.name]) if told else np.empty(0, np.int32)
+    found = np.unique(membership.rows[label.name]) if label.is_class else np.empty(0, np.int32)
     return DataReport(examples=membership.examples, labels=tuple(found[:1000].tolist()))
 
 

@@ -37,10 +37,9 @@ from coterie.protocol.arrays import ArraysByName
 from coterie.protocol.device import DIVERGED
 from coterie.protocol.finite import all_finite
 from coterie.protocol.metrics import MetricSums
-from coterie.protocol.randomness import uniforms
 from coterie.protocol.schema import DataSchema, Label
 from coterie.protocol.tensors import TensorLimits, encode_tensors, open_tensors
-from coterie.protocol.training import batch_order
+from coterie.randomness import uniforms
 
 STAGE: Final = "learning"
 """The stage of a session in which embeddings and gradients are sent."""
@@ -268,7 +267,6 @@ class Learner:
             seed=training.seed,
             epochs=training.epochs if train else 1,
             shuffle=train,
-            order=batch_order,
         )
         per_epoch = batches.per_epoch
         epoch, batch = divmod(call.step, per_epoch)

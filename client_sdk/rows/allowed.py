@@ -16,7 +16,7 @@ def check_readable(schema: DataSchema, allowed: Collection[str]) -> None:
         raise ArgumentTypeError(f"columns are names, as in columns=({allowed!r},).")
     wanted = [(feature.name, feature.columns) for feature in schema.features]
     if schema.label.constant is None:
-        wanted.append((schema.label.name, () if schema.label.column is None else (schema.label.column,)))
+        wanted.append((schema.label.name, schema.label.sources))
     for name, columns in wanted:
         if name not in allowed:
             require_allowed(columns or (name,), "this role's data", allowed)

@@ -103,7 +103,7 @@ def load_evaluation(source: DataSource | None, schema: DataSchema) -> Mapping[st
 def blank_rows(schema: DataSchema, count: int) -> dict[str, NDArray[Any]]:
     """So many rows of a schema, all zeros."""
     blank: dict[str, NDArray[Any]] = {each.name: np.zeros((count, *each.shape), each.dtype) for each in schema.features}
-    return blank | {schema.label.name: np.zeros(count, schema.label.dtype)}
+    return blank | {schema.label.name: np.zeros((count, *schema.label.shape), schema.label.dtype)}
 
 
 def _describe(source: object) -> str:

@@ -1,12 +1,12 @@
 """Batches of one fixed shape, in an order that depends on a seed alone."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import cast
 
 import numpy as np
 
-from coterie.compute.data.order import permutation
 from coterie.compute.ir import NDArray
+from coterie.draws import batch_order
 from coterie.errors import InputError
 
 WEIGHT = "sample_weight"
@@ -18,9 +18,9 @@ class Batches:
     """An iterator over batches of rows.
 
     arrays: by name, each ``[N, ...]`` with the same N of at least one. batch_size: B, the rows of every batch. seed:
-    fixes the order; any integer of 64 bits. epochs: how often all rows are gone through; None for no end. shuffle: a
-    new order every epoch; without it the rows' own order. sample_weight: [N], how much each row counts; all 1 without.
-    order: gives the order of a pass, int64 [N], of N, seed and epoch.
+    any integer; fixes the order (`coterie.draws.batch_order`). epochs: how often all rows are gone through; None for no
+    end. shuffle: a new order every epoch; without it the rows' own order. sample_weight: [N], how much each row counts;
+    all 1 without.
 
     Each item holds every array's rows ``[B, ...]`` in its own dtype, and ``sample_weight`` float32[B]: 1 for a row, or
     what was given for it, and 0 for padding. Only the last batch of an epoch is padded, with copies of its first row,
@@ -41,7 +41,6 @@ class Batches:
         epochs: int | None = 1,
         shuffle: bool = True,
         sample_weight: NDArray | None = None,
-        order: Callable[[int, int, int], NDArray] = permutation,
     ) -> None:
         self.rows = _count_rows(arrays)
         self._weights = np.ones(self.rows, np.float32) if sample_weight is None else _weights(sample_weight, self.rows)
@@ -55,7 +54,6 @@ class Batches:
         self.seed = seed
         self.epochs = epochs
         self.shuffle = shuffle
-        self._shuffled = order
         self._epoch = 0
         self._batch = 0
         self._order = self._order_of(0)
@@ -117,7 +115,7 @@ class Batches:
         self._epoch, self._batch = epoch, batch
 
     def _order_of(self, epoch: int) -> NDArray:
-        return self._shuffled(self.rows, self.seed, epoch) if self.shuffle else np.arange(self.rows)
+        return batch_order(self.rows, self.seed, epoch) if self.shuffle else np.arange(self.rows)
 
 
 def _weights(given: object, rows: int) -> NDArray:

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from coterie.compute.data.block import Block
-from coterie.compute.data.order import permutation
 from coterie.compute.data.samplers import Sampler
 from coterie.compute.data.source import Column
 from coterie.compute.data.stage import Address, Job, Located, Memory, Stage
 from coterie.compute.ir import NDArray
+from coterie.draws import batch_order
 
 
 class Rule(ABC):
@@ -149,6 +149,6 @@ class Share(Rule):
         positions = address.positions + self.start
         if self.seed is not None:
             seed = self.seed
-            order = memory.of(self, 0, lambda: permutation(below.length or 0, seed, 0))
+            order = memory.of(self, 0, lambda: batch_order(below.length or 0, seed, 0))
             positions = order[positions]
         return Address(np.zeros_like(address.passes), positions)

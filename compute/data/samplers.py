@@ -9,8 +9,8 @@ from zlib import crc32
 
 import numpy as np
 
-from coterie.compute.data.order import permutation
 from coterie.compute.ir import NDArray
+from coterie.draws import batch_order
 from coterie.errors import ArgumentValueError
 
 
@@ -37,7 +37,7 @@ class RandomSampler(Sampler):
         return rows if self.count is None else _at_most(self.count, rows)
 
     def order(self, rows: int, epoch: int) -> NDArray:
-        return permutation(rows, self.seed, epoch)[: self.size(rows)]
+        return batch_order(rows, self.seed, epoch)[: self.size(rows)]
 
 
 @dataclass(frozen=True)
@@ -142,16 +142,16 @@ class BalancedSampler(Sampler):
         size, count = self.size(rows), len(classes)
         columns = [self._of_class(np.flatnonzero(of_row == c), -(-size // count), c, epoch) for c in range(count)]
         turns = np.stack(columns, axis=1).reshape(-1)[:size]
-        return turns[permutation(size, self.seed, epoch)]
+        return turns[batch_order(size, self.seed, epoch)]
 
     def _of_class(self, members: NDArray, wanted: int, number: int, epoch: int) -> NDArray:
         rounds = -(-wanted // len(members))
-        orders = [permutation(len(members), self.seed + 1 + number, epoch * rounds + again) for again in range(rounds)]
+        orders = [batch_order(len(members), self.seed + 1 + number, epoch * rounds + again) for again in range(rounds)]
         return members[np.concatenate(orders)[:wanted]]
 
 
 def _uniform(count: int, seed: int, epoch: int) -> NDArray:
-    # A key of its own beside that of `permutation`, so that drawing is not tied to shuffling.
+    # A key of its own beside that of `batch_order`, so that drawing is not tied to shuffling.
     stream = np.random.Philox(key=np.array([seed % 2**64, epoch], np.uint64), counter=np.array([0, 0, 0, 1], np.uint64))
     return (stream.random_raw(count) >> np.uint64(11)) * 2.0**-53
 

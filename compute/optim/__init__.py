@@ -12,6 +12,7 @@ from coterie.compute.optim.nadam import nadam
 from coterie.compute.optim.optimizer import Arrays, Optimizer
 from coterie.compute.optim.packing import packed
 from coterie.compute.optim.rmsprop import rmsprop
+from coterie.compute.optim.scheduled import scheduled
 from coterie.compute.optim.schedules import Schedule, constant, cosine, step_decay, warmup
 from coterie.compute.optim.sgd import sgd
 from coterie.compute.optim.shampoo import shampoo
@@ -45,6 +46,7 @@ __all__ = [
     "nadam",
     "packed",
     "rmsprop",
+    "scheduled",
     "sgd",
     "shampoo",
     "step_decay",

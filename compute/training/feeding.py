@@ -9,8 +9,10 @@ from coterie.compute.data.batches import WEIGHT
 from coterie.compute.ir import NDArray
 from coterie.compute.optim.schedules import Schedule
 from coterie.compute.runtime.tensors import TensorInfo
+from coterie.compute.step.draws import RANDOM
 from coterie.compute.training.checks import check_number
 from coterie.compute.training.stacks import Stacks
+from coterie.draws import random_arrays
 
 Feeds = dict[str, NDArray]
 
@@ -54,8 +56,8 @@ class Feeder:
         scheduled = {**self.hyper, **given}
         fed = {f"hyper/{name}": np.array([value], np.float32) for name, value in scheduled.items()}
         fed["hyper/active"] = np.ones(1, np.float32)
-        for name in (name for name in shapes if name.startswith("random/")):
-            fed[name] = _uniform(self.seed, number, int(name.removeprefix("random/")), shapes[name])
+        drawn = sorted((name for name in shapes if name.startswith(RANDOM)), key=lambda name: int(name[len(RANDOM) :]))
+        fed |= random_arrays(self.seed, number, {name: shapes[name] for name in drawn})
         return {name: value for name, value in fed.items() if name in shapes}
 
 
@@ -72,10 +74,3 @@ def _filled(name: str, rows: NDArray, size: int) -> NDArray:
         return rows
     more = np.repeat(rows[-1:], missing, axis=0)
     return np.concatenate([rows, more * (0 if name == "hyper/active" else 1)], dtype=rows.dtype)
-
-
-def _uniform(seed: int, step: int, index: int, shape: tuple[int, ...]) -> NDArray:
-    """Numbers in [0, 1) that depend on these three alone: 24 bits of the raw stream each."""
-    stream = np.random.Philox(key=np.array([seed % 2**64, step * 2**16 + index], np.uint64))
-    words = stream.random_raw(int(np.prod(shape, dtype=np.int64)))
-    return np.asarray((words >> np.uint64(40)) * 2.0**-24, np.float32).reshape(shape)

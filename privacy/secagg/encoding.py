@@ -32,12 +32,11 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from coterie import errors
+from coterie import errors, randomness
 from coterie.privacy.dp import distributed, spread
 from coterie.privacy.dp.noise.source import NoiseSource
 from coterie.privacy.entropy import Entropy, draw
 from coterie.privacy.secagg.ring import RingVector, Segment, VectorSpec
-from coterie.protocol import randomness
 from coterie.protocol.arrays import Vector
 from coterie.protocol.codecs.codec import Keys, check_vector, seed
 from coterie.protocol.codecs.grid import EXTENT, Grid

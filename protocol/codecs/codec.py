@@ -10,8 +10,7 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from coterie import errors
-from coterie.protocol import randomness
+from coterie import errors, randomness
 
 Reader: TypeAlias = Callable[[int, int], bytes | memoryview]
 Payload: TypeAlias = bytes | memoryview | Reader

@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from coterie.protocol import randomness
+from coterie import randomness
 from coterie.protocol.codecs.codec import (
     NO_STATE,
     CodecState,

@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from coterie import errors
-from coterie.protocol import randomness
+from coterie import errors, randomness
 from coterie.protocol.arrays import FloatMatrix
 from coterie.protocol.codecs.codec import (
     CodecState,

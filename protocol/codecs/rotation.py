@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from coterie.protocol import randomness
+from coterie import randomness
 from coterie.protocol.arrays import FloatMatrix
 
 BLOCK = 4096

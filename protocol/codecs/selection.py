@@ -11,7 +11,7 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from coterie.protocol import randomness
+from coterie import randomness
 
 BLOCK = 1 << 16
 

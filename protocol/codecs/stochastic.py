@@ -21,8 +21,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from coterie import errors
-from coterie.protocol import randomness
+from coterie import errors, randomness
 from coterie.protocol.codecs.codec import (
     NO_STATE,
     CodecState,

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from coterie.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from coterie.aggregation.experiment import Experiment, ExternalModel
+    from coterie.aggregation.experiment import Experiment
+    from coterie.aggregation.external_model import ExternalModel
     from coterie.aggregation.history import History
     from coterie.aggregation.horizontal.fedavg import FedAvg
     from coterie.aggregation.horizontal.fedprox import FedProx
@@ -58,7 +59,8 @@ __all__ = [
 ]
 
 _HOMES = {
-    "coterie.aggregation.experiment": ("Experiment", "ExternalModel"),
+    "coterie.aggregation.experiment": ("Experiment",),
+    "coterie.aggregation.external_model": ("ExternalModel",),
     "coterie.aggregation.history": ("History",),
     "coterie.aggregation.record": ("RoundRecord",),
     "coterie.aggregation.horizontal.fedavg": ("FedAvg",),

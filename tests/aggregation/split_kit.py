@@ -17,9 +17,8 @@ from coterie.compute.data.batches import Batches
 from coterie.compute.nn import losses
 from coterie.compute.nn import metrics as nn_metrics
 from coterie.compute.runtime.executable import Executable
-from coterie.protocol.randomness import seed_of, uniforms
 from coterie.protocol.schema import DataSchema, Feature, Label
-from coterie.protocol.training import batch_order
+from coterie.randomness import seed_of, uniforms
 
 Arrays = dict[str, npt.NDArray[Any]]
 ROWS, WIDTHS = 21, {"clinic": 2, "registry": 3, "insurer": 1}
@@ -116,7 +115,7 @@ class InOnePlace:
 def batches(split: SplitNetwork, given: Mapping[str, Arrays]) -> Iterator[dict[str, Arrays]]:
     """Each role's batches of a training, which all hold the same rows."""
     each = {
-        role: Batches(arrays, batch_size=split.batch_size, seed=split.seed, epochs=split.epochs, order=batch_order)
+        role: Batches(arrays, batch_size=split.batch_size, seed=split.seed, epochs=split.epochs)
         for role, arrays in given.items()
     }
     for parts in zip(*each.values(), strict=True):

@@ -13,7 +13,8 @@ import pytest
 from coterie import errors
 from coterie.aggregation.compiling.compile import compile_plan
 from coterie.aggregation.evaluate import evaluate
-from coterie.aggregation.experiment import Experiment, ExternalModel
+from coterie.aggregation.experiment import Experiment
+from coterie.aggregation.external_model import ExternalModel
 from coterie.aggregation.horizontal import FedProx
 from coterie.aggregation.plan.check import check_plan
 from coterie.aggregation.plan.manifest import Manifest

@@ -8,7 +8,8 @@ import pytest
 
 from coterie import errors
 from coterie.aggregation.compiling.compile import compile_plan
-from coterie.aggregation.experiment import Experiment, ExternalModel
+from coterie.aggregation.experiment import Experiment
+from coterie.aggregation.external_model import ExternalModel
 from coterie.aggregation.horizontal import FedProx
 from coterie.aggregation.server_optimizers import server_sgd
 from coterie.compute import numpy as xp

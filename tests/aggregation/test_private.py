@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from coterie.aggregation.combinations import EXAMPLE, LOCAL, SECURE, USER
-from coterie.aggregation.experiment import Experiment, ExternalModel
+from coterie.aggregation.experiment import Experiment
+from coterie.aggregation.external_model import ExternalModel
 from coterie.aggregation.horizontal import IFCA, FedExP, FedNova, QFedAvg, Scaffold
 from coterie.aggregation.private.secure_aggregation import FROM_COHORT
 from coterie.aggregation.promises.promises import PROMISES, lines, mode_of

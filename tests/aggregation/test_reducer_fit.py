@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from coterie import errors
-from coterie.aggregation.experiment import Experiment, ExternalModel
+from coterie.aggregation.experiment import Experiment
+from coterie.aggregation.external_model import ExternalModel
 from coterie.aggregation.horizontal import ALGORITHMS
 from coterie.aggregation.horizontal.algorithm import Shapes
 from coterie.aggregation.reducers.fit import check_reducer

@@ -11,7 +11,8 @@ from sdk_kit import RESEARCHER, SCHEMA, Events, Lab, Recorder, counting, experim
 from sqlalchemy import update as change
 
 from coterie.aggregation.compiling.compile import compile_plan
-from coterie.aggregation.experiment import Experiment, ExternalModel
+from coterie.aggregation.experiment import Experiment
+from coterie.aggregation.external_model import ExternalModel
 from coterie.client_sdk.device.agent import Agent
 from coterie.client_sdk.device.backoff import Backoff
 from coterie.client_sdk.device.saved import CHECK_IN, SUMMARY, UPLOAD

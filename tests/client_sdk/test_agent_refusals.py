@@ -12,7 +12,8 @@ import pytest
 from sdk_kit import SCHEMA, Events, Lab, Recorder, experiment, hear, kinds, rows, run
 
 from coterie.aggregation.compiling.compile import compile_plan
-from coterie.aggregation.experiment import Experiment, ExternalModel
+from coterie.aggregation.experiment import Experiment
+from coterie.aggregation.external_model import ExternalModel
 from coterie.aggregation.plan.bundle import Plan
 from coterie.aggregation.plan.stage import TaskName
 from coterie.aggregation.report.hints import hints

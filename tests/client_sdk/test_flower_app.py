@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from coterie.aggregation.compiling.compile import compile_plan
-from coterie.aggregation.experiment import Experiment, ExternalModel
+from coterie.aggregation.experiment import Experiment
+from coterie.aggregation.external_model import ExternalModel
 from coterie.client_sdk.device.flower_app import flower_app_trainer
 from coterie.client_sdk.device.trainers.base import LocalTask, LocalWork
 from coterie.errors import ConfigurationError, DataError

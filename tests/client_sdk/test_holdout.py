@@ -1,4 +1,4 @@
-"""The hold-out split of arrays; which rows it takes is `coterie.protocol.training`."""
+"""The hold-out split of arrays; which rows it takes is `coterie.draws`."""
 
 import numpy as np
 from hypothesis import given

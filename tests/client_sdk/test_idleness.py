@@ -5,7 +5,8 @@ from pathlib import Path
 
 from sdk_kit import SCHEMA, Events, Lab, experiment, hear, run
 
-from coterie.aggregation.experiment import Experiment, ExternalModel
+from coterie.aggregation.experiment import Experiment
+from coterie.aggregation.external_model import ExternalModel
 from coterie.client_sdk.device.idleness import MOST_S, SPREAD, Idleness
 from coterie.protocol.rounds import RoundPolicy
 

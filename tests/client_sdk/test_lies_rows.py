@@ -17,7 +17,8 @@ from sdk_kit import SCHEMA, experiment, kinds, rows
 
 from coterie.aggregation.compiling import graphs
 from coterie.aggregation.compiling.compile import compile_plan
-from coterie.aggregation.experiment import Experiment, ExternalModel
+from coterie.aggregation.experiment import Experiment
+from coterie.aggregation.external_model import ExternalModel
 from coterie.client_sdk.control.submission import Submission, send
 from coterie.client_sdk.device.membership import Membership
 from coterie.client_sdk.device.outcome import PreparedTask

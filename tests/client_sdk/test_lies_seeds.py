@@ -14,11 +14,11 @@ from sdk_kit import experiment, rows
 from test_lies import ALONE, changed
 
 from coterie.compute import nn
+from coterie.draws import batch_order, random_inputs
 from coterie.protocol.device import Task
 from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.secure_aggregation import SecureAggregation
 from coterie.protocol.tensors import decode_tensors
-from coterie.protocol.training import batch_order, random_inputs
 
 CLIENTS, ROWS, RATE, LEARNS = 5, 8, 0.5, 0.1
 STRICT = 'require_secure_aggregation = true\nmodes = ["consistent"]\n'

@@ -9,7 +9,8 @@ from relay import task, terms
 from sdk_kit import SCHEMA, Events, Lab, Recorder, hear, kinds, run
 
 from coterie.aggregation.compiling.compile import compile_plan
-from coterie.aggregation.experiment import Experiment, ExternalModel
+from coterie.aggregation.experiment import Experiment
+from coterie.aggregation.external_model import ExternalModel
 from coterie.aggregation.private.contribution import contribution, zeros
 from coterie.client_sdk.device.divergence import as_divergence, blameless
 from coterie.client_sdk.device.policy import DevicePolicy

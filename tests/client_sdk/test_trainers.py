@@ -11,7 +11,8 @@ from sdk_kit import SCHEMA, counting, experiment, rows
 
 from coterie.aggregation.compiling.compile import CompiledPlan, compile_plan
 from coterie.aggregation.evaluate import evaluate
-from coterie.aggregation.experiment import Experiment, ExternalModel
+from coterie.aggregation.experiment import Experiment
+from coterie.aggregation.external_model import ExternalModel
 from coterie.aggregation.horizontal import IFCA
 from coterie.client_sdk.device.flower import flower_trainer
 from coterie.client_sdk.device.trainers.base import LocalResult, LocalTask, LocalWork, Stopped, TrainOptions

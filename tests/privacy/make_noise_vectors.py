@@ -13,7 +13,7 @@ from coterie.privacy.dp import spread
 from coterie.privacy.dp.distributed import DistributedNoise, decode, encode, event
 from coterie.privacy.dp.noise.conditional_rounding import largest_square
 from coterie.privacy.dp.noise.source import NoiseSource
-from coterie.protocol.randomness import stream
+from coterie.randomness import stream
 
 Json = dict[str, Any]
 FOLDER = Path(__file__).parents[2] / "protocol" / "vectors"

@@ -17,7 +17,7 @@ from coterie.privacy.secagg.parameters import Mode, Parameters, parameters
 from coterie.privacy.secagg.ring import RingVector, Segment, VectorSpec, pack, reduced
 from coterie.protocol.canonical import canonical_json
 from coterie.protocol.conversion import to_json
-from coterie.protocol.randomness import stream
+from coterie.randomness import stream
 
 Json = dict[str, Any]
 FOLDER = Path(__file__).parents[2] / "protocol" / "vectors"

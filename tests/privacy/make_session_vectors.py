@@ -11,9 +11,9 @@ from coterie.privacy.secagg.keys import KeyPair
 from coterie.privacy.session import stream as sealing
 from coterie.privacy.session.agreement import offer, pair_key
 from coterie.protocol.canonical import canonical_json, sha256_hex
-from coterie.protocol.randomness import stream
 from coterie.protocol.session import KeyOffer, MessageHeader, PartyRole, SessionTerms, fingerprint
 from coterie.protocol.signing import SigningKey
+from coterie.randomness import stream
 
 Json = dict[str, Any]
 FOLDER = Path(__file__).parents[2] / "protocol" / "vectors"

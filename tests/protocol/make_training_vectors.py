@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from coterie.protocol.randomness import seed_of, stream
-from coterie.protocol.training import HELD_OUT, LABEL, batch_order, held_out, random_inputs
+from coterie.draws import HELD_OUT, LABEL, batch_order, held_out, random_inputs
+from coterie.randomness import seed_of, stream
 
 FOLDER = Path(__file__).parents[2] / "protocol" / "vectors"
 Json = dict[str, Any]

@@ -18,7 +18,6 @@ from coterie.protocol.device import PlanRef, Task
 from coterie.protocol.layout import Layout
 from coterie.protocol.lineage import DOMAIN, GENESIS, LineageLink, fold
 from coterie.protocol.metrics import MetricSums
-from coterie.protocol.randomness import derive, stream, uniforms
 from coterie.protocol.schema import DataSchema, Feature, Label
 from coterie.protocol.sections import SectionSpec
 from coterie.protocol.signing import Domain, SigningKey, sign_plan
@@ -26,6 +25,7 @@ from coterie.protocol.tensors import encode_tensors
 from coterie.protocol.texts import as_bytes, as_places, texts_of
 from coterie.protocol.update import METADATA_KEY, encode_update, read_update
 from coterie.protocol.wire import BlobRef
+from coterie.randomness import derive, stream, uniforms
 
 Json = dict[str, Any]
 FOLDER = Path(__file__).parents[2] / "protocol" / "vectors"

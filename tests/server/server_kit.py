@@ -20,7 +20,8 @@ import numpy.typing as npt
 
 from coterie.aggregation.compiling.compile import compile_plan
 from coterie.aggregation.evaluate import evaluation_sections
-from coterie.aggregation.experiment import Experiment, ExternalModel
+from coterie.aggregation.experiment import Experiment
+from coterie.aggregation.external_model import ExternalModel
 from coterie.aggregation.plan.manifest import DELTA, METRICS, Manifest
 from coterie.compute.nn.losses import softmax_cross_entropy
 from coterie.compute.nn.metrics import accuracy

@@ -7,7 +7,8 @@ import pytest
 from simulation_kit import CLIENTS, SCHEMA, experiment, rows, same
 
 from coterie.aggregation.compiling.compile import compile_plan
-from coterie.aggregation.experiment import Experiment, ExternalModel
+from coterie.aggregation.experiment import Experiment
+from coterie.aggregation.external_model import ExternalModel
 from coterie.client_sdk.device.trainers.external import ExternalTrainer, FitResult, FitTask, Params
 from coterie.compute.optim import sgd
 from coterie.protocol.privacy import LocalLevel, Privacy, UserLevel

@@ -14,7 +14,8 @@ import pytest
 from simulation_kit import CLIENTS, SCHEMA, Spoils, experiment, rows, same
 
 from coterie.aggregation.compiling.compile import compile_plan
-from coterie.aggregation.experiment import Experiment, ExternalModel
+from coterie.aggregation.experiment import Experiment
+from coterie.aggregation.external_model import ExternalModel
 from coterie.client_sdk.device.trainers.external import ExternalTrainer, FitResult, FitTask, Params
 from coterie.compute.nn import BatchNorm1d, Dropout, Linear, ReLU, Sequential, Tanh
 from coterie.compute.optim import adam

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from simulation_kit import CLIENTS, SCHEMA, experiment
 
-from coterie.aggregation.experiment import Experiment, ExternalModel
+from coterie.aggregation.experiment import Experiment
+from coterie.aggregation.external_model import ExternalModel
 from coterie.client_sdk.device.trainers.external import ExternalTrainer, FitResult, FitTask, Params
 from coterie.errors import ConfigurationError, CoterieError, DataError, ExperimentError
 from coterie.protocol.rounds import RoundPolicy

@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 from simulation_kit import SCHEMA, rows
 
 from coterie import errors
-from coterie.aggregation.experiment import Experiment, ExternalModel
+from coterie.aggregation.experiment import Experiment
+from coterie.aggregation.external_model import ExternalModel
 from coterie.aggregation.horizontal import Algorithm, FedDyn, FedNova, Moon, Scaffold
 from coterie.aggregation.horizontal.algorithm import ClientPart
 from coterie.aggregation.horizontal.server_part import Aggregates, ServerPart

@@ -15,7 +15,8 @@ from simulation_kit import CLIENTS, SCHEMA, Arrays, Spoils, experiment, rows, sa
 
 from coterie.aggregation.aggregate import aggregate_updates
 from coterie.aggregation.compiling.compile import compile_plan
-from coterie.aggregation.experiment import Experiment, ExternalModel
+from coterie.aggregation.experiment import Experiment
+from coterie.aggregation.external_model import ExternalModel
 from coterie.aggregation.history import History
 from coterie.aggregation.horizontal import FedAvg, Scaffold
 from coterie.aggregation.horizontal.algorithm import Algorithm, Finish, Finished

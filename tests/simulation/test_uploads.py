@@ -9,7 +9,8 @@ import pytest
 from simulation_kit import CLIENTS, experiment
 
 from coterie.aggregation.compiling.compile import compile_plan
-from coterie.aggregation.experiment import Experiment, ExternalModel
+from coterie.aggregation.experiment import Experiment
+from coterie.aggregation.external_model import ExternalModel
 from coterie.aggregation.horizontal import IFCA, FedProx, Scaffold
 from coterie.aggregation.horizontal.algorithm import Algorithm
 from coterie.client_sdk.device.trainers.external import ExternalTrainer, FitResult, FitTask, Params

@@ -4,7 +4,6 @@ It goes through the stages of a task in their order, as `coterie.aggregation.wal
 runs over ``steps``: that one's batches and random numbers are all that this module adds.
 """
 
-import math
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -13,7 +12,6 @@ from itertools import chain, dropwhile, islice, takewhile
 from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-import numpy as np
 from numpy.typing import NDArray
 
 from coterie.aggregation.evaluate import metric_sums
@@ -30,10 +28,10 @@ from coterie.compute.runtime.executable import Executable
 from coterie.compute.runtime.hybrid_loop import HybridLoop
 from coterie.compute.runtime.session import CPU
 from coterie.compute.runtime.steady import Fallback, SteadyLoop
+from coterie.draws import random_arrays
 from coterie.errors import GraphRefused, InternalError, ProviderFailed
 from coterie.protocol.arrays import ArrayDict
 from coterie.protocol.metrics import MetricSums
-from coterie.protocol.training import batch_order, random_inputs
 
 if TYPE_CHECKING:
     from coterie.client_sdk.device.providers import DeviceProviders, Seat
@@ -278,9 +276,8 @@ def step_feeds(work: LocalWork) -> Iterator[ArrayDict]:
     seed = work.task.seed
     limit = min((n for n in (training.max_steps, work.options.max_steps) if n is not None), default=None)
     batch_inputs, drawn = stage.from_source("batch"), stage.from_source("random")
-    sizes = [math.prod(t.shape) for t in drawn]
-    batches = Batches(work.rows, batch_size=training.batch_size, seed=seed, epochs=training.epochs, order=batch_order)
+    shapes = {t.name: t.shape for t in drawn}
+    batches = Batches(work.rows, batch_size=training.batch_size, seed=seed, epochs=training.epochs)
     for step, batch in enumerate(islice(batches, limit)):
         feeds: ArrayDict = {t.name: batch[t.key] for t in batch_inputs}
-        parts = np.split(random_inputs(seed, step, sum(sizes)), np.cumsum(sizes)[:-1]) if sizes else []
-        yield feeds | {t.name: part.reshape(t.shape) for t, part in zip(drawn, parts, strict=True)}
+        yield feeds | random_arrays(seed, step, shapes)

@@ -1,7 +1,7 @@
 """Uniform words from a key: the AES-256-CTR key stream, read once from its beginning to its end.
 
 The key is 32 bytes, the first counter block is zero, counters are 128-bit big-endian (NIST SP 800-38A): the stream of
-`coterie.protocol.randomness`. Words are little-endian. Whoever knows the key knows the noise: a key that hides
+`coterie.randomness`. Words are little-endian. Whoever knows the key knows the noise: a key that hides
 something comes from the system's generator (`Source.fresh`), is used once and is then forgotten.
 """
 

@@ -6,9 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coterie import errors
+from coterie import errors, randomness
 from coterie.privacy.dp.noise.source import NoiseSource
-from coterie.protocol import randomness
 
 stats: Any = import_module("scipy.stats")
 

@@ -11,12 +11,12 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from hypothesis import given
 from hypothesis import strategies as st
 
+from coterie import draws, randomness
 from coterie.aggregation.plan.manifest import Training
 from coterie.aggregation.plan.reading import read
+from coterie.draws import batch_order, held_out, random_inputs
 from coterie.errors import PlanRefused
-from coterie.protocol import randomness, training
-from coterie.protocol.randomness import seed_of
-from coterie.protocol.training import batch_order, held_out, random_inputs
+from coterie.randomness import seed_of
 
 VECTORS: dict[str, Any] = json.loads(
     (Path(__file__).parents[2] / "protocol" / "vectors" / "training.json").read_text("ascii")
@@ -93,7 +93,7 @@ def test_words_that_agree_in_their_high_bits_keep_their_order(monkeypatch: pytes
     def planted(seed: bytes, start: int, stop: int) -> np.ndarray:
         return drawn[start:stop]
 
-    monkeypatch.setattr(training, "long_words", planted)
+    monkeypatch.setattr(draws, "long_words", planted)
     assert batch_order(6, 0, 0).tolist() == [1, 4, 3, 0, 2, 5]
 
 

@@ -1,31 +1,10 @@
-"""Orders and random numbers: the same everywhere, for they are found by counting."""
+"""Random numbers: the same everywhere, for they are found by counting."""
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coterie.compute.data.order import permutation
 from coterie.compute.data.random_stream import RandomStream
-
-
-@given(st.integers(1, 300), st.integers(-(2**63), 2**63), st.integers(0, 100))
-def test_a_permutation_is_the_stable_order_of_the_raw_words(rows: int, seed: int, epoch: int) -> None:
-    words = np.random.Philox(key=np.array([seed % 2**64, epoch], np.uint64)).random_raw(rows)
-    assert permutation(rows, seed, epoch).tolist() == np.argsort(words, kind="stable").tolist()
-
-
-def test_words_that_agree_in_their_high_bits_keep_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    words = np.array([7, 5, 2**40, 6, 5, 2**40 + 1], np.uint64)
-
-    class Drawn:
-        def __init__(self, **_: object) -> None: ...
-
-        def random_raw(self, count: int) -> np.ndarray:
-            return words[:count]
-
-    monkeypatch.setattr(np.random, "Philox", Drawn)
-    assert permutation(6, 0, 0).tolist() == [1, 4, 3, 0, 2, 5]
 
 
 def test_random_numbers_are_known_and_depend_on_all_four_numbers() -> None:
