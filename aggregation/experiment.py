@@ -39,6 +39,8 @@ from coterie.compute.onnx.importer.model import ImportedModel
 from coterie.compute.optim.optimizer import Optimizer
 from coterie.compute.optim.scheduled import scheduled
 from coterie.compute.optim.schedules import Schedule
+from coterie.compute.step.precision import Precision
+from coterie.compute.step.step import optimizer_for
 from coterie.protocol.frames import Frame, as_columns
 from coterie.protocol.metrics import EXAMPLES
 from coterie.protocol.privacy import ExampleLevel, Privacy
@@ -54,6 +56,10 @@ each row and 0 for padding, ``[B]``.
 DataTable: TypeAlias = Mapping[str, npt.NDArray[Any]] | Frame
 EvaluationRows: TypeAlias = DataTable | str | Path | Source | Dataset | Callable[[DataSchema], DataTable]
 """Rows, or where they are: all that a device takes as its data."""
+
+ComputePrecision: TypeAlias = Literal["float32", "bfloat16", "float16"]
+FLOAT16 = Precision(dtype="float16", scale=2.0**12)
+"""Of a step in a round; the scale begins there in each round, since a device keeps no state of an optimizer."""
 
 RESERVED_METRICS = (EXAMPLES, "loss")
 
@@ -90,8 +96,9 @@ class Experiment:
     schedules: hyper-parameters of the optimizer as functions of the number of a device's step in its round, from 0
         (`coterie.compute.optim.schedules`); needs max_steps. What changes from round to round is
         ``RoundPolicy(hyper_schedule=)``.
-    precision: in which a step computes the model and its gradients: ``float32``, or ``bfloat16``, which is emulated.
-        Weights, optimizer state, losses and what is uploaded stay float32, and so do evaluation and inference.
+    precision: in which a step computes the model and its gradients: ``float32``; ``bfloat16``, which is emulated; or
+        ``float16``, whose loss is scaled, and whose steps that overflow are skipped. Weights, optimizer state, losses
+        and what is uploaded stay float32, and so do evaluation and inference.
     Raises errors.ExperimentError naming the field that is not possible.
     """
 
@@ -121,7 +128,7 @@ class Experiment:
     secure_aggregation: SecureAggregation | bool | None = None
     privacy: Privacy | None = None
     schedules: Mapping[str, Schedule] = field(default_factory=dict[str, Schedule])
-    precision: Literal["float32", "bfloat16"] = "float32"
+    precision: ComputePrecision = "float32"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "evaluation", as_columns(self.evaluation, "evaluation"))
@@ -154,11 +161,16 @@ class Experiment:
 
     @cached_property
     def local_optimizer(self) -> Optimizer | None:
-        """The clients' optimizer, following its schedules. Raises errors.ExperimentError for a schedule."""
-        if not self.schedules or self.optimizer is None:
-            return self.optimizer
+        """The clients' optimizer, following its schedules and with the loss scale of float16.
+
+        Raises errors.ExperimentError for a schedule.
+        """
+        if self.optimizer is None:
+            return None
+        halved = FLOAT16 if self.precision == "float16" else None
         try:
-            return scheduled(self.optimizer, self.max_steps or 1, self.schedules)
+            rule = scheduled(self.optimizer, self.max_steps or 1, self.schedules) if self.schedules else self.optimizer
+            return optimizer_for(rule, halved)
         except errors.InputError as error:
             raise errors.ExperimentError(
                 f"Experiment {self.name[:64]!r}: {error.message}", hint=error.hint, code="experiment_invalid"
@@ -242,7 +254,7 @@ _KINDS: Mapping[str, tuple[Any, str]] = cast(
         ),
         "privacy": ((*get_args(Privacy), NoneType), "a UserLevel(...), ExampleLevel(...), LocalLevel(...) or None"),
         "schedules": (Mapping, "a mapping of names to functions of a step's number"),
-        "precision": (str, "'float32' or 'bfloat16'"),
+        "precision": (str, "'float32', 'bfloat16' or 'float16'"),
     },
 )
 _WHOLE = ("batch_size", "epochs", "max_steps", "seed", "evaluation_batch", "infer_batch")
@@ -283,9 +295,8 @@ def _numbers(experiment: Experiment) -> tuple[tuple[bool, str], ...]:
             "a schedule must be a function of a step's number",
         ),
         (
-            e.precision in ("float32", "bfloat16"),
-            f"precision must be float32 or bfloat16, not {e.precision[:64]!r}; float16 needs a loss scale that is kept "
-            "from round to round, which experiments do not have",
+            e.precision in get_args(ComputePrecision),
+            f"precision must be one of {', '.join(get_args(ComputePrecision))}, not {e.precision[:64]!r}",
         ),
         (e.broadcast in get_args(Broadcast), f"broadcast must be one of {', '.join(get_args(Broadcast))}"),
         (

@@ -1,4 +1,4 @@
-"""How long tests wait for what should happen soon: longer on a machine that is busy or slow, measured once.
+"""How long tests wait for what should happen soon: longer on a machine that is slow, measured once, or busy just now.
 
 A test that passes never waits for its patience to end, so it costs nothing; one that fails fails later.
 """
@@ -16,22 +16,25 @@ _USUAL_S: Final = 0.08
 _MOST: Final = 12.0
 
 
-@cache
 def slowness() -> float:
-    """How many times slower than a quiet machine of two cores this one is now, at least 1. The first process of a test
-    run measures it, and those that it starts believe it.
-    """
-    said = os.environ.get(_VARIABLE)
-    if said is not None:
-        return float(said)
-    found = min(max(1.0, _measured(), _load()), _MOST)
-    os.environ[_VARIABLE] = f"{found:.2f}"
-    return found
+    """How many times slower than a quiet machine of two cores this one is now, at least 1."""
+    return min(max(1.0, _at_first(), _load()), _MOST)
 
 
 def patience(seconds: float) -> float:
     """What `seconds` on a quiet machine are on this one."""
     return seconds * slowness()
+
+
+@cache
+def _at_first() -> float:
+    """By a measurement of the first process of a test run, which those that it starts believe."""
+    said = os.environ.get(_VARIABLE)
+    if said is not None:
+        return float(said)
+    found = _measured()
+    os.environ[_VARIABLE] = f"{found:.2f}"
+    return found
 
 
 def _measured() -> float:
@@ -42,7 +45,7 @@ def _measured() -> float:
 
 
 def _load() -> float:
-    """Processes that want a core, for each core; the tests' own four workers are a load of two."""
+    """Processes that want a core, for each core, in the last minute: other work may have begun since the run began."""
     if not hasattr(os, "getloadavg"):
         return 1.0
     return os.getloadavg()[0] / (os.cpu_count() or 1)

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from functools import partial
 from inspect import Parameter, signature
 from math import floor
-from typing import Any, Literal
+from typing import Any
 
 from coterie import errors
 from coterie.aggregation.compiling import researcher
-from coterie.aggregation.experiment import PerExample
+from coterie.aggregation.experiment import ComputePrecision, PerExample
 from coterie.aggregation.plan.manifest import SAMPLE_WEIGHT
 from coterie.compute import numpy as xp
 from coterie.compute.array import Array
@@ -19,7 +19,7 @@ from coterie.compute.nn.losses import softmax_cross_entropy
 from coterie.compute.nn.module import Module
 from coterie.compute.nn.sequential import Sequential
 from coterie.compute.optim.optimizer import Arrays
-from coterie.compute.step.rounded_forward import rounded_forward
+from coterie.compute.step.half_forward import half_forward
 from coterie.compute.step.sums import batch_sums
 from coterie.compute.trace import GraphInputs, TensorSpec
 from coterie.protocol.schema import DataSchema, Label
@@ -70,7 +70,7 @@ class BatchCalls:
     schema: DataSchema
     loss: PerExample
     metrics: Mapping[str, PerExample]
-    precision: Literal["float32", "bfloat16"] = "float32"
+    precision: ComputePrecision = "float32"
 
     def rows(self, rows: int) -> dict[str, TensorSpec]:
         """The inputs of a batch with labels and weights."""
@@ -126,8 +126,8 @@ class BatchCalls:
         held = Requested(inputs, "frozen", frozen)
         x = {f.name: _normalised(features[f.name], f) for f in self.schema.features}
         call = partial(forward, module)
-        if self.precision == "bfloat16" and mode.training:
-            call = partial(rounded_forward, module, named=researcher.NamedArrays)
+        if self.precision != "float32" and mode.training:
+            call = partial(half_forward, self.precision, module, named=researcher.NamedArrays)
         taken = ", ".join(f"{name}: {array.dtype}{list(array.shape)}" for name, array in x.items())
         prediction, buffers = researcher.ask(
             what,

@@ -41,6 +41,7 @@ from coterie.compute.optim.packing import packed
 from coterie.compute.step.buffers import buffers_after
 from coterie.compute.step.draws import drawing_mode
 from coterie.compute.step.gradient import loss_gradient, weighted_mean
+from coterie.compute.step.precision import loss_scale
 from coterie.compute.trace import GraphInputs, TensorSpec, trace_named
 from coterie.protocol.layout import Layout
 from coterie.protocol.sections import SectionSpec
@@ -110,10 +111,10 @@ class GraphBuilder:
                 hint="Use nn.GroupNorm or nn.LayerNorm; in quantised training, QuantSettings(activations=None).",
                 code="model_mismatch",
             )
-        if named["buffer"] and experiment.precision == "bfloat16":
+        if named["buffer"] and experiment.precision != "float32":
             raise errors.ExperimentError(
-                f"Running statistics such as {named['buffer'][0]!r} (BatchNorm) would be rounded to the 8 bits of "
-                "bfloat16 in every step.",
+                f"Running statistics such as {named['buffer'][0]!r} (BatchNorm) would be rounded to "
+                f"{experiment.precision} in every step.",
                 hint="Use nn.GroupNorm or nn.LayerNorm, or leave precision out.",
                 code="model_mismatch",
             )
@@ -199,7 +200,7 @@ class GraphBuilder:
         context = partial(Objective, base=base, constants=constants, hyper=hyper)
         after: Arrays = {}
         if self.training.private is None:
-            gradient, after, sums = self._gradient(inputs, weights, params, context)
+            gradient, after, sums = self._gradient(inputs, weights, params, context, state)
             count = xp.sum(weight)
         else:
             gradient = self._private_gradient(inputs, weights, params, context, self.training.private)
@@ -215,7 +216,7 @@ class GraphBuilder:
                     hint="Choose another method, or another kind of privacy.",
                     code="experiment_combination",
                 )
-            return self._gradient(inputs, weights, {name: at[name] for name in params}, context)[0]
+            return self._gradient(inputs, weights, {name: at[name] for name in params}, context, state)[0]
 
         step = Step(params=params, base=base, constants=constants, hyper=hyper, gradient_at=gradient_at)
         gradient = self.client.gradient(gradient, step)
@@ -227,9 +228,12 @@ class GraphBuilder:
         return outputs | sums
 
     def _gradient(
-        self, inputs: GraphInputs, weights: Arrays, params: Arrays, context: ObjectiveContext
+        self, inputs: GraphInputs, weights: Arrays, params: Arrays, context: ObjectiveContext, state: Arrays
     ) -> tuple[Arrays, Arrays, Outputs]:
-        """Of the batch: the mean gradient, the buffers after it, and the metric sums."""
+        """Of the batch: the mean gradient, the buffers after it, and the metric sums.
+
+        state: the optimizer's, which has the loss scale of float16.
+        """
         weight, active = inputs[f"batch/{SAMPLE_WEIGHT}"], inputs[ACTIVE]
 
         def objective(trained: Arrays) -> tuple[Array, tuple[Array, Array, Arrays]]:
@@ -238,7 +242,7 @@ class GraphBuilder:
             )
             return weighted_mean(minimised, weight), (losses, prediction, after)
 
-        _, (losses, prediction, after), gradient = loss_gradient(objective, params)
+        _, (losses, prediction, after), gradient = loss_gradient(objective, params, scale=loss_scale(state))
         totals = self.batch.totals(inputs, losses, prediction, weight)
         sums = {f"{NEXT}metric/{name}": inputs[f"metric/{name}"] + active * value for name, value in totals.items()}
         return gradient, after, sums

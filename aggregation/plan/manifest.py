@@ -57,7 +57,7 @@ class Training:
     max_steps: Annotated[int, Field(ge=1, le=MOST_STEPS)] | None = None
     holdout: Annotated[float, Field(ge=0, le=MOST_HOLDOUT)] = 0.0
     private: Annotated[PrivateSteps | None, UnlessNone] = None
-    precision: Annotated[Literal["bfloat16"] | None, UnlessNone] = None
+    precision: Annotated[Literal["bfloat16", "float16"] | None, UnlessNone] = None
 
     def draws(self) -> Draws | None:
         """What one round costs a device's rows, as far as draws go; None without example-level privacy."""

@@ -60,9 +60,11 @@ def amp(level: Literal["O0", "O1", "O2"] = "O1") -> Precision | None:
     return levels[level]
 
 
-def loss_scale(state: Arrays) -> Array:
-    """The number by which the loss is to be multiplied, of shape (), out of the state of ``skipping_overflows``."""
-    return xp.reshape(state[SCALE], ())
+def loss_scale(state: Arrays) -> Array | None:
+    """The number by which the loss is to be multiplied, of shape (), out of the state of ``skipping_overflows``; None
+    in the state of another optimizer.
+    """
+    return xp.reshape(state[SCALE], ()) if SCALE in state else None
 
 
 def skipping_overflows(optimizer: Optimizer, precision: Precision) -> Optimizer:

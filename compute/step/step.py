@@ -72,7 +72,6 @@ class TrainStep:
         given = {**optimizer.hyper, **(hyper or {})}
         scalars = {name: xp.reshape(as_array(value), (1,)) for name, value in given.items()}
         kept = dict(state["optimizer"])
-        scale = None if self.precision is None else loss_scale(kept)
 
         def objective(params: Arrays) -> tuple[Array, Any]:
             returned = self._asked(params, batch)
@@ -86,7 +85,7 @@ class TrainStep:
             losses, more = returned
             return self._reduced(losses, batch), (more,)
 
-        loss, more, gradients = loss_gradient(objective, state["params"], scale=scale)
+        loss, more, gradients = loss_gradient(objective, state["params"], scale=loss_scale(kept))
         weight = xp.sum(as_array(batch[WEIGHT])) if WEIGHT in batch else xp.ones(())
         on = xp.ones((1,)) if active is None else active
         params, moved = optimizer.step(gradients, kept, state["params"], scalars, on, weight=weight)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from coterie.aggregation.compiling.compile import compile_plan
-from coterie.aggregation.experiment import Experiment
+from coterie.aggregation.experiment import FLOAT16, Experiment
 from coterie.client_sdk.device.trainers.base import LocalTask, LocalWork
 from coterie.client_sdk.device.trainers.plan import PlanTrainer
 from coterie.compute import nn
@@ -28,6 +28,7 @@ CASES: dict[str, tuple[nn.Module, Optimizer, dict[str, Any]]] = {
     "clipped, in groups": (PLAIN, accumulate(clipped(adam(0.02), 0.5), 3), {}),
     "scheduled": (PLAIN, adam(0.02), {"schedules": {"lr": cosine(0.05, length=STEPS)}}),
     "bfloat16": (PLAIN, adam(0.02), {"precision": "bfloat16"}),
+    "float16": (PLAIN, adam(0.02), {"precision": "float16"}),
 }
 
 
@@ -63,7 +64,8 @@ def test_a_device_and_a_trainer_take_the_same_steps(name: str) -> None:
     update = compiled.plan.manifest.layout.unflatten(done.sections["delta"])
 
     halves = "precision" in changes
-    own: dict[str, Any] = {"precision": Precision(dtype="bfloat16", scale=1.0, grow_after=None)} if halves else changes
+    precision = {"bfloat16": Precision(dtype="bfloat16", scale=1.0, grow_after=None), "float16": FLOAT16}
+    own: dict[str, Any] = {"precision": precision[changes["precision"]]} if halves else changes
     trainer = Trainer(model, softmax_cross_entropy, optimizer, batch_size=8, seed=SEED, initial=compiled.initial, **own)
     fit = trainer.fit(rows(), epochs=EPOCHS)
     assert len(fit.losses) == STEPS

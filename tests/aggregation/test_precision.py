@@ -9,7 +9,7 @@ import pytest
 
 from coterie.aggregation.compiling.compile import compile_plan
 from coterie.aggregation.experiment import Experiment
-from coterie.aggregation.horizontal import Algorithm, FedAvg, FedProx, FedSGD, Moon, Scaffold
+from coterie.aggregation.horizontal import Algorithm, FedAvg, FedNova, FedProx, FedSGD, Moon, Scaffold
 from coterie.aggregation.plan.strategies import strategies
 from coterie.compute import nn
 from coterie.compute import numpy as xp
@@ -66,22 +66,44 @@ RULES: dict[str, tuple[Algorithm, Optimizer]] = {
 }
 
 
-@pytest.mark.parametrize("rule", RULES)
-def test_a_step_in_bfloat16_follows_the_step_in_float32(rule: str) -> None:
+# Methods that count steps exclude float16, whose steps may be skipped.
+STEPS = [("bfloat16", rule) for rule in RULES] + [
+    ("float16", rule) for rule in RULES if rule not in ("scaffold", "fedsgd")
+]
+
+
+@pytest.mark.parametrize(("precision", "rule"), STEPS)
+def test_a_step_in_half_precision_follows_the_step_in_float32(precision: str, rule: str) -> None:
     algorithm, optimizer = RULES[rule]
     chosen: dict[str, Any] = {"algorithm": algorithm, "optimizer": optimizer}
-    whole, half = trained(**chosen), trained(precision="bfloat16", **chosen)
+    whole, half = trained(**chosen), trained(precision=precision, **chosen)
     for name, expected in whole.items():
         assert half[name].dtype == np.float32
         np.testing.assert_allclose(half[name], expected, rtol=0, atol=TOLERANCE)
     assert any((half[name] != expected).any() for name, expected in whole.items())
 
 
-def test_engines_agree_on_bfloat16() -> None:
-    changes: dict[str, Any] = {"precision": "bfloat16", "optimizer": sgd(0.1, momentum=0.9)}
+@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
+def test_engines_agree_on_half_precision(precision: str) -> None:
+    changes: dict[str, Any] = {"precision": precision, "optimizer": sgd(0.1, momentum=0.9)}
     one, other = trained(**changes), trained("batched", **changes)
     for name, expected in one.items():
         np.testing.assert_allclose(other[name], expected, rtol=0, atol=TOLERANCE / 4)
+
+
+def test_a_step_in_float16_that_overflows_is_skipped_and_the_rest_of_the_round_counts() -> None:
+    """A gradient of 2^12 times 60 is more than float16 holds, until the scale has halved."""
+    steep: dict[str, Any] = {
+        "loss": lambda prediction, label: 60.0 * softmax_cross_entropy(prediction, label),
+        "optimizer": sgd(0.001),
+        "batch_size": 1,
+        "rounds": RoundPolicy(rounds=1, cohort=2),
+    }
+    first = compile_plan(experiment(**steep)).initial
+    for steps, moves in ((1, False), (20, True)):
+        after = trained(precision="float16", max_steps=steps, **steep)
+        assert all(np.isfinite(value).all() for value in after.values())
+        assert any((after[name] != first[name]).any() for name in after) == moves
 
 
 @dataclass(frozen=True)
@@ -129,8 +151,10 @@ def test_evaluation_and_inference_are_those_of_float32_and_the_plan_says_what_tr
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"precision": "float16"}, "float16 needs a loss scale that is kept"),
-        ({"precision": 16}, "precision must be 'float32' or 'bfloat16'"),
+        ({"precision": "float8"}, "precision must be one of float32, bfloat16, float16, not 'float8'"),
+        ({"precision": 16}, "precision must be 'float32', 'bfloat16' or 'float16'"),
+        ({"precision": "float16", "algorithm": Scaffold(clients=2)}, "SCAFFOLD needs optim.sgd"),
+        ({"precision": "float16", "algorithm": FedNova()}, "FedNova needs optim.sgd"),
         (
             {
                 "precision": "bfloat16",
@@ -144,7 +168,7 @@ def test_evaluation_and_inference_are_those_of_float32_and_the_plan_says_what_tr
                 "precision": "bfloat16",
                 "model": nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, CLASSES)),
             },
-            "would be rounded to the 8 bits",
+            "would be rounded to bfloat16",
         ),
     ],
 )

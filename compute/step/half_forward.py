@@ -1,4 +1,4 @@
-"""A model that is called in bfloat16 by a step that is float32 otherwise."""
+"""A model that is called in half precision by a step that is float32 otherwise."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -9,17 +9,17 @@ from coterie.compute.nn.calling import forward
 from coterie.compute.nn.mode import Mode
 from coterie.compute.nn.module import Module
 from coterie.compute.optim.optimizer import Arrays
-from coterie.compute.step.rounding import rounded
+from coterie.compute.step.precision import Half, compute_in
 
 _ONLY = "x"
 
 
-def rounded_forward(
-    module: Module, params: Arrays, x: Any, mode: Mode, *, named: Callable[[str, Arrays], Arrays]
+def half_forward(
+    dtype: Half, module: Module, params: Arrays, x: Any, mode: Mode, *, named: Callable[[str, Arrays], Arrays]
 ) -> tuple[Any, dict[str, Array]]:
-    """`forward` of a module without running statistics, with parameters, features and every result rounded to bfloat16.
+    """`forward` of a module without running statistics, computed in half precision; its results are float32.
 
-    What the module asks to have minimised beside the loss reaches ``mode.penalise``, rounded too.
+    What the module asks to have minimised beside the loss reaches ``mode.penalise``, from half precision too.
     x: the only feature's array, or arrays by name.
     named(what, arrays): the arrays by name as the module gets them, which may tell what is not there.
     """
@@ -32,7 +32,7 @@ def rounded_forward(
         output, after = forward(module, named("parameter", parameters), given, inner)
         return output, after, terms
 
-    output, after, terms = rounded(computed)(dict(params), batch)
+    output, after, terms = compute_in(dtype, computed)(dict(params), batch)
     if mode.penalise is not None:
         for term in terms:
             mode.penalise(term)
