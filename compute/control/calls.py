@@ -25,6 +25,7 @@ from coterie.compute.control.row import (
 )
 from coterie.compute.ir import Attributes, NDArray, Node, Type
 from coterie.compute.primitives import rules
+from coterie.compute.primitives.facts import holding
 from coterie.errors import ShapeError
 
 
@@ -117,6 +118,7 @@ _CALL = Structured(
     batch=_batch,
     lower=_lower,
     inline=_inline,
+    facts=holding("call", "graph"),
 )
 ROWS = (
     _CALL,

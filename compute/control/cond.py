@@ -24,6 +24,7 @@ from coterie.compute.control.row import (
 )
 from coterie.compute.ir import Attributes, Graph, NDArray, Node, Type
 from coterie.compute.primitives import rules
+from coterie.compute.primitives.facts import holding
 from coterie.errors import DTypeError, ShapeError
 
 
@@ -103,5 +104,6 @@ ROWS = (
         batch=_batch,
         lower=_lower,
         inline=_inline,
+        facts=holding("choice", "true", "false"),
     ),
 )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from coterie.compute.ir import Attributes, Graph, NDArray, Node, Type
 from coterie.compute.primitives import rules
+from coterie.compute.primitives.facts import Facts
 from coterie.compute.primitives.row import Emitter
 
 if TYPE_CHECKING:
@@ -104,6 +105,7 @@ class Structured:
     batch(call): each result and whether it is mapped.
     lower(emit, node, names): the names of all outputs in ONNX, for providers with control flow.
     inline(inputs, attributes, replay): the same in plain primitives; None where the number of steps is not known.
+    facts: what passes ask of it.
     """
 
     name: str
@@ -114,6 +116,7 @@ class Structured:
     batch: "Callable[[Batched], Lanes]"
     lower: Callable[[GraphEmitter, Node, Sequence[str]], list[str]]
     inline: "Callable[[Sequence[Array], Attributes, Replay], list[Array] | None]"
+    facts: Facts
 
 
 Replay: TypeAlias = "Callable[[Graph, Sequence[Array]], list[Array]]"

@@ -31,6 +31,7 @@ from coterie.compute.control.row import (
 )
 from coterie.compute.ir import Attributes, Graph, NDArray, Node, Type
 from coterie.compute.primitives import rules
+from coterie.compute.primitives.facts import holding
 from coterie.compute.replay import apply, build
 from coterie.errors import ShapeError
 
@@ -297,5 +298,6 @@ ROWS = (
         batch=_batch,
         lower=_lower,
         inline=_inline,
+        facts=holding("loop", "body"),
     ),
 )

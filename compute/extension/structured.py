@@ -15,6 +15,7 @@ from coterie.compute.extension.row import NODE, UserPrimitive, broken, listed, s
 from coterie.compute.ir import Attributes, NDArray, Node, Type
 from coterie.compute.primitives import row as core
 from coterie.compute.primitives import rules
+from coterie.compute.primitives.facts import holding
 from coterie.compute.source import user_source
 from coterie.errors import TraceError
 
@@ -126,5 +127,6 @@ ROWS = (
         batch=_batch,
         lower=_lower,
         inline=_inline,
+        facts=holding("user"),
     ),
 )

@@ -11,9 +11,9 @@ from coterie.compute.control.table import STRUCTURED
 from coterie.compute.extension.kernels import node_workspace
 from coterie.compute.extension.row import NODE
 from coterie.compute.ir import Graph, Node, Type, Value
+from coterie.compute.primitives.table import having
 
-# Nodes whose result is their operand under another shape or name: ONNX Runtime copies nothing for them.
-VIEWS = frozenset({"reshape", "barrier", "stop_gradient"})
+VIEWS = having(lambda facts: facts.view)
 
 Kind: TypeAlias = Literal["held", "temporary"]
 

@@ -8,8 +8,6 @@ from coterie.compute.primitives.table import PRIMITIVES
 from coterie.errors import InputError
 
 _SMALL = 1024  # elements; a larger result is folded only when it is no larger than what it is made of
-# A constant has no operands to fold; a broadcast stays, so that its readers can take the small operand instead.
-_KEPT = frozenset({"constant", "broadcast_to"})
 
 
 def fold_constants(graph: Graph) -> Graph:
@@ -18,7 +16,8 @@ def fold_constants(graph: Graph) -> Graph:
     """
 
     def rule(node: Node, view: View) -> Value | None:
-        if node.primitive in _KEPT:
+        row = PRIMITIVES[node.primitive]
+        if not row.facts.folds:
             return None
         operands = [view.constant(view.mapping.get(value, value)) for value in node.inputs]
         known = [operand for operand in operands if operand is not None]
@@ -28,7 +27,7 @@ def fold_constants(graph: Graph) -> Graph:
             return None
         try:
             with np.errstate(all="ignore"):
-                value = PRIMITIVES[node.primitive].evaluate(*known, **node.attributes)
+                value = row.evaluate(*known, **node.attributes)
         except InputError:  # an index outside its table: an error only where it is reached, and that may be never
             return None
         return view.emit_constant(np.asarray(value, dtype=node.output.type.dtype))

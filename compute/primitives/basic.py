@@ -6,7 +6,7 @@ import numpy as np
 
 from coterie.compute.array import Array
 from coterie.compute.ir import DTYPES, NDArray, Node, Type
-from coterie.compute.primitives import batch, rules
+from coterie.compute.primitives import batch, facts, rules
 from coterie.compute.primitives.row import Call, Emitter, Primitive, no_gradient, per_input
 from coterie.errors import DTypeError
 
@@ -66,6 +66,9 @@ ROWS = (
         gradient=no_gradient,
         batch=batch.unary,
         lower=_constant_lower,
+        facts=facts.moving(
+            category="dataflow", view=False, cheap=False, zero="no", half="follows", rounds=True, folds=False
+        ),
     ),
     # Only a float made from a float carries a gradient: cotangents exist for floats alone, and the autodiff asks for
     # float inputs alone.
@@ -76,6 +79,7 @@ ROWS = (
         gradient=per_input(_astype_gradient),
         batch=batch.unary,
         lower=_astype_lower,
+        facts=facts.elementwise(zero="all", monotone=False, nonnegative=False, half="single", rounds=True),
     ),
     Primitive(
         name="stop_gradient",
@@ -84,6 +88,9 @@ ROWS = (
         gradient=no_gradient,
         batch=batch.unary,
         lower=_identity_lower,
+        facts=facts.moving(
+            category="dataflow", view=True, cheap=False, zero="no", half="follows", rounds=False, folds=True
+        ),
     ),
     # The operand, which no pass may take for the operand itself: what is computed from it is computed again.
     Primitive(
@@ -93,5 +100,8 @@ ROWS = (
         gradient=per_input(lambda call, g: g),
         batch=batch.unary,
         lower=_barrier_lower,
+        facts=facts.moving(
+            category="dataflow", view=True, cheap=True, zero="no", half="follows", rounds=True, folds=True
+        ),
     ),
 )

@@ -6,7 +6,7 @@ import numpy as np
 
 from coterie.compute.array import Array
 from coterie.compute.ir import NDArray, Node, Type
-from coterie.compute.primitives import batch, rules
+from coterie.compute.primitives import batch, facts, rules
 from coterie.compute.primitives.basic import ONNX_DTYPES
 from coterie.compute.primitives.row import Call, Emitter, Primitive, no_gradient, operator, per_input
 from coterie.errors import DTypeError
@@ -57,6 +57,7 @@ ROWS = (
         gradient=no_gradient,
         batch=batch.elementwise,
         lower=operator("Equal"),
+        facts=facts.elementwise(zero="no", monotone=False, nonnegative=False, half="follows", rounds=True),
     ),
     Primitive(
         name="greater",
@@ -65,6 +66,7 @@ ROWS = (
         gradient=no_gradient,
         batch=batch.elementwise,
         lower=operator("Greater"),
+        facts=facts.elementwise(zero="no", monotone=False, nonnegative=False, half="follows", rounds=True),
     ),
     Primitive(
         name="where",
@@ -73,5 +75,6 @@ ROWS = (
         gradient=per_input(None, _chosen, _not_chosen),
         batch=batch.elementwise,
         lower=_where_lower,
+        facts=facts.elementwise(zero="no", monotone=False, nonnegative=False, half="follows", rounds=True),
     ),
 )

@@ -12,7 +12,7 @@ import numpy as np
 
 from coterie.compute.array import Array, bind
 from coterie.compute.ir import NDArray, Node, Type
-from coterie.compute.primitives import batch, rules
+from coterie.compute.primitives import batch, facts, rules
 from coterie.compute.primitives.basic import ONNX_DTYPES
 from coterie.compute.primitives.row import Batched, Call, Emitter, Primitive, per_input
 from coterie.compute.source import user_source
@@ -254,6 +254,9 @@ ROWS = (
         gradient=per_input(_gather_gradient, None),
         batch=_gather_batch,
         lower=_gather_lower,
+        facts=facts.moving(
+            category="tensor", view=False, cheap=False, zero="no", half="chooses", rounds=True, folds=True
+        ),
     ),
     Primitive(
         name="gather_along",
@@ -262,6 +265,9 @@ ROWS = (
         gradient=per_input(_along_gradient, None),
         batch=_along_batch,
         lower=_along_lower,
+        facts=facts.moving(
+            category="tensor", view=False, cheap=False, zero="no", half="follows", rounds=True, folds=True
+        ),
     ),
     Primitive(
         name="scatter_add",
@@ -270,5 +276,14 @@ ROWS = (
         gradient=per_input(lambda call, g: g, None, _scatter_gradient),
         batch=_scatter_batch,
         lower=_scatter_lower,
+        facts=facts.computing(
+            category="tensor",
+            flops=facts.read,
+            cheap=False,
+            zero="no",
+            nonnegative=False,
+            half="single",
+            derivative=False,
+        ),
     ),
 )

@@ -7,7 +7,7 @@ import numpy as np
 
 from coterie.compute.array import Array, bind
 from coterie.compute.ir import NDArray, Node, Type
-from coterie.compute.primitives import batch, rules
+from coterie.compute.primitives import batch, facts, rules
 from coterie.compute.primitives.row import Batched, Call, Emitter, Primitive, per_input
 from coterie.errors import ShapeError
 
@@ -151,6 +151,15 @@ ROWS = (
         gradient=per_input(_matmul_left, _matmul_right),
         batch=_matmul_batch,
         lower=_matmul_lower,
+        facts=facts.computing(
+            category="tensor",
+            flops=facts.product,
+            cheap=False,
+            zero="any",
+            nonnegative=False,
+            half="begins",
+            derivative=False,
+        ),
     ),
     Primitive(
         name="gemm",
@@ -159,5 +168,14 @@ ROWS = (
         gradient=per_input(_gemm_left, _gemm_right, _gemm_addend),
         batch=_gemm_batch,
         lower=_gemm_lower,
+        facts=facts.computing(
+            category="tensor",
+            flops=facts.product,
+            cheap=False,
+            zero="any",
+            nonnegative=False,
+            half="begins",
+            derivative=False,
+        ),
     ),
 )

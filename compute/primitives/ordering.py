@@ -6,7 +6,7 @@ import numpy as np
 
 from coterie.compute.array import Array, bind
 from coterie.compute.ir import NDArray, Node, Type
-from coterie.compute.primitives import batch
+from coterie.compute.primitives import batch, facts
 from coterie.compute.primitives.basic import ONNX_DTYPES
 from coterie.compute.primitives.row import Call, Emitter, Primitive, no_gradient, per_input
 from coterie.errors import DTypeError, ShapeError
@@ -73,6 +73,15 @@ ROWS = (
         gradient=per_input(_cumsum_gradient),
         batch=batch.shifted("axis"),
         lower=_cumsum_lower,
+        facts=facts.computing(
+            category="tensor",
+            flops=facts.each,
+            cheap=False,
+            zero="all",
+            nonnegative=False,
+            half="single",
+            derivative=False,
+        ),
     ),
     # The positions alone: the values, and their gradient, are those of gather_along.
     Primitive(
@@ -82,5 +91,14 @@ ROWS = (
         gradient=no_gradient,
         batch=batch.shifted("axis"),
         lower=_top_k_lower,
+        facts=facts.computing(
+            category="tensor",
+            flops=facts.each,
+            cheap=False,
+            zero="no",
+            nonnegative=False,
+            half="single",
+            derivative=False,
+        ),
     ),
 )

@@ -11,7 +11,7 @@ import numpy as np
 
 from coterie.compute.array import Array, bind
 from coterie.compute.ir import NDArray, Node, Type
-from coterie.compute.primitives import batch, rules
+from coterie.compute.primitives import batch, facts, rules
 from coterie.compute.primitives.row import Call, Emitter, Primitive, per_input
 from coterie.errors import ShapeError
 
@@ -165,6 +165,15 @@ ROWS = (
         gradient=per_input(_max_gradient),
         batch=batch.images,
         lower=_max_lower,
+        facts=facts.computing(
+            category="nn",
+            flops=facts.pooled,
+            cheap=False,
+            zero="no",
+            nonnegative=False,
+            half="follows",
+            derivative=False,
+        ),
     ),
     Primitive(
         name="average_pool",
@@ -173,6 +182,15 @@ ROWS = (
         gradient=per_input(_average_gradient),
         batch=batch.images,
         lower=_average_lower,
+        facts=facts.computing(
+            category="nn",
+            flops=facts.pooled,
+            cheap=False,
+            zero="all",
+            nonnegative=False,
+            half="follows",
+            derivative=False,
+        ),
     ),
     Primitive(
         name="enlarge",
@@ -181,5 +199,6 @@ ROWS = (
         gradient=per_input(_enlarge_gradient),
         batch=batch.images,
         lower=_enlarge_lower,
+        facts=facts.moving(category="nn", view=False, cheap=False, zero="all", half="follows", rounds=True, folds=True),
     ),
 )

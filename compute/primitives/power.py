@@ -4,7 +4,7 @@ import numpy as np
 
 from coterie.compute.array import Array, bind
 from coterie.compute.ir import NDArray, Type
-from coterie.compute.primitives import batch, rules
+from coterie.compute.primitives import batch, facts, rules
 from coterie.compute.primitives.row import Call, Primitive, operator, per_input
 from coterie.errors import DTypeError, InputError
 
@@ -49,5 +49,6 @@ ROWS = (
         gradient=per_input(_base, _exponent),
         batch=batch.elementwise,
         lower=operator("Pow"),
+        facts=facts.elementwise(zero="no", monotone=False, nonnegative=False, half="single", rounds=True),
     ),
 )

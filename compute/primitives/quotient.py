@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from coterie.compute.ir import NDArray, Node, Type
-from coterie.compute.primitives import batch, rules
+from coterie.compute.primitives import batch, facts, rules
 from coterie.compute.primitives.basic import ONNX_DTYPES
 from coterie.compute.primitives.row import Emitter, Primitive, no_gradient
 from coterie.errors import DTypeError
@@ -53,5 +53,6 @@ ROWS = (
         gradient=no_gradient,
         batch=batch.elementwise,
         lower=_lower,
+        facts=facts.elementwise(zero="no", monotone=False, nonnegative=False, half="single", rounds=True),
     ),
 )

@@ -6,7 +6,7 @@ import numpy as np
 
 from coterie.compute.array import Array
 from coterie.compute.ir import NDArray, Node, Type
-from coterie.compute.primitives import batch, rules
+from coterie.compute.primitives import batch, facts, rules
 from coterie.compute.primitives.row import Call, Emitter, Lower, Primitive, per_input
 from coterie.errors import DTypeError, ShapeError
 
@@ -76,6 +76,15 @@ ROWS = (
         gradient=per_input(_sum_gradient),
         batch=batch.shifted("axes"),
         lower=_lower("ReduceSum"),
+        facts=facts.computing(
+            category="tensor",
+            flops=facts.read,
+            cheap=False,
+            zero="all",
+            nonnegative=False,
+            half="single",
+            derivative=False,
+        ),
     ),
     Primitive(
         name="max",
@@ -84,5 +93,14 @@ ROWS = (
         gradient=per_input(_max_gradient),
         batch=batch.shifted("axes"),
         lower=_lower("ReduceMax"),
+        facts=facts.computing(
+            category="tensor",
+            flops=facts.read,
+            cheap=False,
+            zero="all",
+            nonnegative=False,
+            half="follows",
+            derivative=False,
+        ),
     ),
 )

@@ -1,10 +1,11 @@
-"""What a primitive is: one row of six rules."""
+"""What a primitive is: one row of rules and facts."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from coterie.compute.ir import NDArray, Node, Type
+from coterie.compute.primitives.facts import Facts
 
 if TYPE_CHECKING:
     from coterie.compute.array import Array
@@ -85,6 +86,7 @@ class Primitive:
     differentiated again; None means zero everywhere.
     batch(call): the results for all examples along axis 0, written in primitives.
     lower(emitter, node, names): the same meaning in portable ONNX operators.
+    facts: what passes ask of it.
     """
 
     name: str
@@ -93,6 +95,7 @@ class Primitive:
     gradient: Gradient
     batch: Batch
     lower: Lower
+    facts: Facts
 
 
 def per_input(*rules: "Rule | None") -> Gradient:

@@ -7,7 +7,7 @@ import numpy as np
 
 from coterie.compute.array import Array, bind
 from coterie.compute.ir import NDArray, Node, Type
-from coterie.compute.primitives import batch, rules
+from coterie.compute.primitives import batch, facts, rules
 from coterie.compute.primitives.row import Batched, Call, Emitter, Primitive, per_input
 from coterie.errors import DTypeError, ShapeError
 
@@ -214,6 +214,9 @@ ROWS = (
         gradient=per_input(_reshape_gradient),
         batch=_reshape_batch,
         lower=_reshape_lower,
+        facts=facts.moving(
+            category="tensor", view=True, cheap=True, zero="all", half="follows", rounds=False, folds=True
+        ),
     ),
     Primitive(
         name="transpose",
@@ -222,6 +225,9 @@ ROWS = (
         gradient=per_input(_transpose_gradient),
         batch=_transpose_batch,
         lower=_transpose_lower,
+        facts=facts.moving(
+            category="tensor", view=False, cheap=True, zero="all", half="follows", rounds=False, folds=True
+        ),
     ),
     Primitive(
         name="broadcast_to",
@@ -230,6 +236,9 @@ ROWS = (
         gradient=per_input(_broadcast_gradient),
         batch=_broadcast_batch,
         lower=_broadcast_lower,
+        facts=facts.moving(
+            category="tensor", view=False, cheap=True, zero="no", half="follows", rounds=False, folds=False
+        ),
     ),
     Primitive(
         name="slice",
@@ -238,6 +247,9 @@ ROWS = (
         gradient=per_input(_slice_gradient),
         batch=_slice_batch,
         lower=_slice_lower,
+        facts=facts.moving(
+            category="tensor", view=False, cheap=True, zero="all", half="follows", rounds=False, folds=True
+        ),
     ),
     Primitive(
         name="pad",
@@ -246,6 +258,9 @@ ROWS = (
         gradient=per_input(_pad_gradient),
         batch=_pad_batch,
         lower=_pad_lower,
+        facts=facts.moving(
+            category="tensor", view=False, cheap=True, zero="all", half="follows", rounds=True, folds=True
+        ),
     ),
     Primitive(
         name="concat",
@@ -254,5 +269,8 @@ ROWS = (
         gradient=_concat_gradient,
         batch=_concat_batch,
         lower=_concat_lower,
+        facts=facts.moving(
+            category="tensor", view=False, cheap=False, zero="all", half="chooses", rounds=False, folds=True
+        ),
     ),
 )

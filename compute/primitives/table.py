@@ -1,9 +1,10 @@
 """All primitives by name."""
 
+from collections.abc import Callable
+
 from coterie.compute.primitives import (
     arithmetic,
     basic,
-    batch,
     comparison,
     convolution,
     functions,
@@ -17,40 +18,33 @@ from coterie.compute.primitives import (
     shaping,
     special,
 )
+from coterie.compute.primitives.facts import Facts
 from coterie.compute.primitives.row import Primitive
 
-# What the families are for: "dataflow" passes values on, "tensor" computes and moves elements, "nn" is for networks.
-# The fourth category, "control", is coterie.compute.control.table.STRUCTURED.
-_FAMILIES = {
-    "dataflow": (basic,),
-    "tensor": (
-        arithmetic,
-        power,
-        quotient,
-        functions,
-        special,
-        comparison,
-        shaping,
-        indexing,
-        reduction,
-        ordering,
-        linear,
-    ),
-    "nn": (convolution, pooling),
-}
+_FAMILIES = (
+    basic,
+    arithmetic,
+    power,
+    quotient,
+    functions,
+    special,
+    comparison,
+    shaping,
+    indexing,
+    reduction,
+    ordering,
+    linear,
+    convolution,
+    pooling,
+)
 
-PRIMITIVES: dict[str, Primitive] = {
-    row.name: row for families in _FAMILIES.values() for family in families for row in family.ROWS
-}
+PRIMITIVES: dict[str, Primitive] = {row.name: row for family in _FAMILIES for row in family.ROWS}
 
-CATEGORIES: dict[str, str] = {
-    row.name: category for category, families in _FAMILIES.items() for family in families for row in family.ROWS
-}
-"""What each primitive is for: "dataflow", "tensor" or "nn"."""
 
-_NOT_COMPUTED = {"constant", "stop_gradient", "barrier"}
-ELEMENTWISE: frozenset[str] = frozenset(
-    row.name for row in PRIMITIVES.values() if row.batch in (batch.unary, batch.elementwise)
-).difference(_NOT_COMPUTED)
-"""Primitives whose element i needs element i of each operand alone, after they have been broadcast. A constant, and
-what hands its operand on to say something to a pass or to autodiff, compute nothing and are not among them."""
+def having(fact: Callable[[Facts], bool]) -> frozenset[str]:
+    """The names of the primitives whose facts are such."""
+    return frozenset(name for name, row in PRIMITIVES.items() if fact(row.facts))
+
+
+ELEMENTWISE = having(lambda facts: facts.elementwise)
+"""Primitives whose element i needs element i of each operand alone, after they have been broadcast."""

@@ -8,13 +8,13 @@ from coterie.compute.array import Array, as_array, bind
 from coterie.compute.control.bind import bind_structured, is_structured
 from coterie.compute.control.derived import custom_vjp
 from coterie.compute.data.batches import WEIGHT
+from coterie.compute.primitives.table import having
 from coterie.compute.source import replaying
 from coterie.compute.trace import is_array, trace_flat
 
 # float32 has 24 significant bits, bfloat16 has 8.
 _SPLIT = float(2**16 + 1)
-# These only move numbers that are rounded already.
-_MOVING = frozenset({"reshape", "transpose", "broadcast_to", "slice", "concat", "flip", "relu", "stop_gradient"})
+_ROUNDED_ALREADY = having(lambda facts: not facts.rounds)
 
 
 def _split(x: Array) -> Array:
@@ -62,7 +62,7 @@ def rounded(fn: Callable[..., Any]) -> Callable[..., Any]:
                     results = bind_structured(node.primitive, operands, node.attributes)
                 else:
                     results = (bind(node.primitive, *operands, **node.attributes),)
-                if node.primitive not in _MOVING:
+                if node.primitive not in _ROUNDED_ALREADY:
                     results = tuple(map(_round, results))
                 known.update(zip(node.outputs, results, strict=True))
         return tree.unflatten(traced.out_structure, [known[value] for value in traced.graph.outputs.values()])

@@ -10,12 +10,6 @@ from coterie.compute.passes.inference.refusal import require_inference
 from coterie.compute.primitives.table import PRIMITIVES
 from coterie.compute.verify import verify
 
-# Sums, and what grows or divides, leave the range of float16 (6e-8 to 65 504) or lose their last digits there.
-_SINGLE = frozenset(
-    "sum cumsum scatter_add softmax exp log sqrt divide power softplus floor_divide top_k conv_weight_gradient".split()
-)
-# What takes its operands back to float16: the multiplications that are worth it.
-_PRODUCTS = frozenset({"conv", "conv_input_gradient", "matmul", "gemm"})
 _LARGEST, _SMALLEST = 65504.0, 2.0**-14  # of the numbers that have all their digits
 
 
@@ -76,18 +70,19 @@ class _Halver:
     def _halves(self, node: Node) -> bool:
         """Whether a node is computed in float16."""
         floats = [value for value in node.inputs if value.type.dtype == "float32"]
-        if node.primitive in STRUCTURED or node.primitive in _SINGLE or node.primitive == "astype":
+        half = "apart" if node.primitive in STRUCTURED else PRIMITIVES[node.primitive].facts.half
+        if half in ("apart", "single"):
             return False
         if not floats or not all(_fits(self._constants[value]) for value in floats if value in self._constants):
             return False
         if not _fits(np.asarray(node.attributes.get("value", 0.0))):
             return False
-        if node.primitive in _PRODUCTS:
+        if half == "begins":
             return True
         made = [self._home[value] for value in floats if value not in self._constants]
         if node.primitive == "multiply" and len(set(node.inputs)) == 1:
             return False  # a square
-        if node.primitive in ("gather", "concat") and not made:
+        if half == "chooses" and not made:
             return True  # a table of weights
         return bool(made) and all(home == "float16" for home in made)
 
