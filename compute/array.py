@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, cast
 
 import numpy as np
 
-from coterie.compute.ir import FLOATS, Attributes, NDArray, Type, Value
+from coterie.compute.ir import FLOATS, Attributes, Graph, NDArray, Type, Value, label
 from coterie.compute.limits import check_size
 from coterie.compute.literals import fits, literal
 from coterie.compute.recorder import RECORDER, Recorder, refused
@@ -23,9 +23,17 @@ if TYPE_CHECKING:
 @cache
 def _primitives() -> dict[str, Primitive]:
     # Imported on first use: the gradient rules of the table are themselves written with arrays.
-    from coterie.compute.primitives.table import PRIMITIVES
+    from coterie.compute.table import PRIMITIVES
 
     return PRIMITIVES
+
+
+@cache
+def _run() -> Callable[[Graph, Sequence[NDArray]], list[NDArray]]:
+    # Imported on first use: the interpreter reads the table.
+    from coterie.compute.interpret import run
+
+    return run
 
 
 @cache
@@ -288,39 +296,44 @@ ArrayLike: TypeAlias = Array | NDArray | np.generic | float | Sequence[Any]
 
 
 def bind(name: str, *inputs: Array, **attributes: Any) -> Array:
+    """Apply a primitive that has one output. See :func:`bind_all`."""
+    return bind_all(name, inputs, attributes)[0]
+
+
+def bind_all(name: str, inputs: Sequence[Array], attributes: Attributes) -> tuple[Array, ...]:
     """Apply a primitive: evaluated at once, or recorded when an input belongs to the open trace.
 
     Raises ShapeError or DTypeError that names the user's line, the operation, all operand types and a likely fix.
     """
-    primitive = _primitives()[name]
+    row = _primitives()[name]
     try:
-        result = primitive.infer(*(array.type for array in inputs), **attributes)
+        types = row.infer([array.type for array in inputs], attributes)
     except (ShapeError, DTypeError) as error:
-        refuse(type(error), name, inputs, error.message, error.hint)
-    check_size(result.size)
+        refuse(type(error), label(name, attributes), inputs, error.message, error.hint)
+    for type_ in types:
+        check_size(type_.size)
     recorder = RECORDER.get()
     if recorder is None:
         for array in inputs:
             if array.recorder is not None:
                 raise TraceError(
-                    f"{user_source()}: {name} was given an array ({array.type}) of a trace that has ended.",
+                    f"{user_source()}: {label(name, attributes)} was given an array ({array.type}) of a trace that has "
+                    "ended.",
                     hint="Return arrays from the traced function instead of keeping them in variables outside.",
                 )
     # A broadcast is recorded even of known data: as a constant it would be written out at its full size.
     elif name == "broadcast_to" or any(recorder.claims(array) for array in inputs):
-        values = [recorder.lift(array) for array in inputs]
-        value = recorder.append(name, values, result, attributes, user_source())
+        values = recorder.append(name, [recorder.lift(array) for array in inputs], types, attributes, user_source())
         if recorder.evaluates:
-            (array,) = recorder.evaluated([value], lambda: [_evaluated(primitive, inputs, attributes, result)])
-            return array
-        return Array(None, value=value, recorder=recorder)
-    return Array(_evaluated(primitive, inputs, attributes, result))
+            return tuple(recorder.evaluated(values, lambda: _evaluated(row, inputs, attributes, types)))
+        return tuple(Array(None, value=value, recorder=recorder) for value in values)
+    return tuple(Array(data) for data in _evaluated(row, inputs, attributes, types))
 
 
-def _evaluated(primitive: Primitive, inputs: Sequence[Array], attributes: Attributes, result: Type) -> NDArray:
+def _evaluated(row: Primitive, inputs: Sequence[Array], attributes: Attributes, types: Sequence[Type]) -> list[NDArray]:
     with np.errstate(all="ignore"):
-        data = primitive.evaluate(*(array.numpy() for array in inputs), **attributes)
-    return np.asarray(data, dtype=result.dtype)
+        results = row.evaluate(_run(), [array.numpy() for array in inputs], attributes)
+    return [np.asarray(data, dtype=type_.dtype) for data, type_ in zip(results, types, strict=True)]
 
 
 def refuse(

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from coterie.compute.control.table import STRUCTURED
-from coterie.compute.ir import Graph, NDArray, Type, Value, require_graph
-from coterie.compute.primitives.table import PRIMITIVES
+from coterie.compute.ir import Graph, NDArray, Node, Type, require_graph
+from coterie.compute.table import PRIMITIVES
+from coterie.compute.walk import given, told, walk
 from coterie.errors import InputError
 
 
@@ -29,13 +29,9 @@ def interpret(graph: Graph, inputs: Mapping[str, NDArray]) -> dict[str, NDArray]
 
 def run(graph: Graph, inputs: Sequence[NDArray]) -> list[NDArray]:
     """The outputs by position, of inputs whose types are known to be right."""
-    environment: dict[Value, NDArray] = dict(zip(graph.inputs.values(), inputs, strict=True))
-    for node in graph.nodes:
-        operands = [environment[value] for value in node.inputs]
-        if node.primitive in STRUCTURED:
-            results = STRUCTURED[node.primitive].evaluate(run, operands, node.attributes)
-        else:
-            results = [PRIMITIVES[node.primitive].evaluate(*operands, **node.attributes)]
-        for value, result in zip(node.outputs, results, strict=True):
-            environment[value] = np.asarray(result, dtype=value.type.dtype)
-    return [environment[value] for value in graph.outputs.values()]
+    return told(graph, walk(graph, given(graph, inputs), _evaluated))
+
+
+def _evaluated(node: Node, operands: list[NDArray]) -> list[NDArray]:
+    results = PRIMITIVES[node.primitive].evaluate(run, operands, node.attributes)
+    return [np.asarray(result, dtype=value.type.dtype) for value, result in zip(node.outputs, results, strict=True)]

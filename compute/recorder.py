@@ -67,12 +67,12 @@ class Recorder:
         return self._captured[outer]
 
     def append(
-        self, primitive: str, inputs: Iterable[Value], type_: Type, attributes: Attributes, source: str
-    ) -> Value:
-        """Record one operation."""
-        output = Value(type_)
-        self.nodes.append(Node(primitive, tuple(inputs), (output,), attributes, source))
-        return output
+        self, primitive: str, inputs: Iterable[Value], types: Iterable[Type], attributes: Attributes, source: str
+    ) -> tuple[Value, ...]:
+        """Record one operation; the values of its results."""
+        outputs = tuple(Value(type_) for type_ in types)
+        self.nodes.append(Node(primitive, tuple(inputs), outputs, attributes, source))
+        return outputs
 
     def evaluated(self, values: Sequence[Value], evaluate: Callable[[], Sequence[NDArray]]) -> "Sequence[Array]":
         """The arrays of recorded results that have data at once."""

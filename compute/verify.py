@@ -6,9 +6,8 @@ operands and attributes that its shape rule accepts, and its outputs have the in
 holds keeps these laws by itself: it reads no value of the graph around it.
 """
 
-from coterie.compute.control.table import STRUCTURED
 from coterie.compute.ir import DTYPES, Graph, Node, Type, Value
-from coterie.compute.primitives.table import PRIMITIVES
+from coterie.compute.table import PRIMITIVES
 from coterie.errors import DTypeError, ShapeError, TraceError
 
 
@@ -81,7 +80,7 @@ def _check_type(value: Value, name: str) -> None:
 
 
 def _check_node(node: Node, index: int) -> None:
-    if node.primitive not in PRIMITIVES and node.primitive not in STRUCTURED:
+    if node.primitive not in PRIMITIVES:
         raise TraceError(
             f"{_where(index, node)}: there is no primitive of that name.",
             hint="One of your own needs register(...) first; load_plugins() brings those of installed packages.",
@@ -120,10 +119,7 @@ def _operands(node: Node) -> str:
 
 
 def _infer(node: Node) -> tuple[Type, ...]:
-    types = [value.type for value in node.inputs]
-    if node.primitive in STRUCTURED:
-        return STRUCTURED[node.primitive].infer(types, node.attributes)
-    return (PRIMITIVES[node.primitive].infer(*types, **node.attributes),)
+    return PRIMITIVES[node.primitive].infer([value.type for value in node.inputs], node.attributes)
 
 
 def _told(types: tuple[Type, ...]) -> str:

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from types import EllipsisType
 from typing import Any, TypeAlias, cast
 
-from coterie.compute.array import Array, as_array
-from coterie.compute.control.bind import bind_structured
+from coterie.compute.array import Array, as_array, bind_all
 from coterie.compute.ir import Attribute, Attributes
 from coterie.compute.source import user_source
 from coterie.errors import InputError
@@ -43,7 +42,7 @@ class UserPrimitive:
         """
         arrays = [as_array(operand) for operand in self._operands(operands, named)]
         attributes = {"primitive": self, **self._static(named)}
-        results = bind_structured(NODE, arrays, attributes)
+        results = bind_all(NODE, arrays, attributes)
         return results[0] if len(self.outputs) == 1 else results
 
     @property

@@ -5,10 +5,10 @@ Both count from shapes alone. They say whether a rewrite makes a graph smaller, 
 
 from collections.abc import Callable
 
-from coterie.compute.control.table import STRUCTURED
 from coterie.compute.ir import Graph, Node, require_graph
 from coterie.compute.memory.lifetimes import VIEWS, type_bytes
-from coterie.compute.primitives.table import PRIMITIVES
+from coterie.compute.primitives.facts import Held
+from coterie.compute.table import PRIMITIVES
 
 
 def flops(graph: Graph) -> int:
@@ -28,25 +28,21 @@ def bytes_moved(graph: Graph) -> int:
 
 
 def _node_flops(node: Node) -> int:
-    if node.primitive in STRUCTURED:
-        return _held(node, flops)
-    return PRIMITIVES[node.primitive].facts.flops(node)
+    row = PRIMITIVES[node.primitive].facts
+    return row.flops(node) if row.holds is None else _held(node, row.holds, flops)
 
 
 def _node_bytes(node: Node) -> int:
     if node.primitive in VIEWS or node.primitive == "constant":
         return 0
-    if node.primitive in STRUCTURED:
-        return _held(node, bytes_moved)
+    if (held := PRIMITIVES[node.primitive].facts.holds) is not None:
+        return _held(node, held, bytes_moved)
     return sum(type_bytes(value.type) for value in (*dict.fromkeys(node.inputs), *node.outputs))
 
 
-def _held(node: Node, measure: Callable[[Graph], int]) -> int:
+def _held(node: Node, held: Held, measure: Callable[[Graph], int]) -> int:
     """What the graphs inside a node cost in one run of it."""
     parts = {name: measure(value) for name, value in node.attributes.items() if isinstance(value, Graph)}
-    held = STRUCTURED[node.primitive].facts.holds
-    if held is None or held.kind == "user":
-        return 0
     if held.kind == "choice":
         return max(parts[name] for name in held.results)
     if held.kind == "loop":

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from coterie.compute.ir import Graph, Node, Value
 from coterie.compute.memory.in_place import in_place
 from coterie.compute.memory.lifetimes import levels, lifetimes
-from coterie.compute.primitives.table import having
+from coterie.compute.table import having
 from coterie.compute.verify import verify
 
 _CHEAP = having(lambda facts: facts.cheap)  # less work than a training step does anyway for each element

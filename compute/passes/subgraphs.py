@@ -3,11 +3,11 @@
 from collections.abc import Callable
 from typing import Any
 
-from coterie.compute.control.table import STRUCTURED
 from coterie.compute.ir import Graph, Node, Value
+from coterie.compute.table import PRIMITIVES
 from coterie.compute.verify import verify
 
-_HELD = {name: row.facts.holds for name, row in STRUCTURED.items() if row.facts.holds is not None}
+_HELD = {name: row.facts.holds for name, row in PRIMITIVES.items() if row.facts.holds is not None}
 _CALLS = frozenset(name for name, held in _HELD.items() if held.kind == "call")
 
 
@@ -74,7 +74,7 @@ def inside(run: Callable[[Graph], Graph]) -> Callable[[Graph], Graph]:
     def descend(graph: Graph) -> Graph:
         nodes: list[Node] = []
         for node in graph.nodes:
-            if node.primitive not in STRUCTURED:
+            if node.primitive not in _HELD:
                 nodes.append(node)
                 continue
             after: dict[str, Any] = {

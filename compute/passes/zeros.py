@@ -15,7 +15,7 @@ from coterie.compute.passes.dead_code import remove_dead_code
 from coterie.compute.passes.padding import added, multiplied, padded, sliced, summed
 from coterie.compute.passes.rewrite import View, rewrite
 from coterie.compute.passes.subgraphs import inside
-from coterie.compute.primitives.table import having
+from coterie.compute.table import having
 
 Rule = Callable[[Node, View], Value | None]
 

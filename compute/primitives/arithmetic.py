@@ -9,7 +9,7 @@ from coterie.compute.array import Array, bind
 from coterie.compute.ir import NDArray, Node, Type
 from coterie.compute.primitives import batch, facts, rules
 from coterie.compute.primitives.facts import Facts
-from coterie.compute.primitives.row import Call, Emitter, Primitive, Rule, operator, per_input
+from coterie.compute.primitives.row import Call, Emitter, Primitive, Rule, operator, per_input, single
 from coterie.errors import DTypeError
 
 
@@ -67,7 +67,7 @@ def _row(
     facts: Facts,
 ) -> Primitive:
     infer = _divide_infer if name == "divide" else _binary_infer
-    return Primitive(
+    return single(
         name=name,
         infer=infer,
         evaluate=cast("Callable[..., NDArray]", evaluate),
@@ -83,7 +83,7 @@ def _negate(x: Array) -> Array:
 
 
 ROWS = (
-    Primitive(
+    single(
         name="negative",
         infer=_negative_infer,
         evaluate=np.negative,

@@ -7,7 +7,7 @@ import numpy as np
 from coterie.compute.array import Array
 from coterie.compute.ir import DTYPES, NDArray, Node, Type
 from coterie.compute.primitives import batch, facts, rules
-from coterie.compute.primitives.row import Call, Emitter, Primitive, no_gradient, per_input
+from coterie.compute.primitives.row import Call, Emitter, no_gradient, per_input, single
 from coterie.errors import DTypeError
 
 # The codes of onnx.TensorProto, written out so that evaluating an array does not import onnx. A public, frozen part of
@@ -24,7 +24,8 @@ def _constant(*, value: NDArray) -> NDArray:
 
 
 def _constant_lower(emit: Emitter, node: Node, names: Sequence[str]) -> str:
-    return emit.constant(node.attributes["value"])
+    value = node.attributes["value"]
+    return emit.constant(value.reshape(rules.carried(value.shape)))
 
 
 def _astype_infer(x: Type, *, dtype: str) -> Type:
@@ -59,7 +60,7 @@ def _barrier_lower(emit: Emitter, node: Node, names: Sequence[str]) -> str:
 
 
 ROWS = (
-    Primitive(
+    single(
         name="constant",
         infer=_constant_infer,
         evaluate=_constant,
@@ -72,7 +73,7 @@ ROWS = (
     ),
     # Only a float made from a float carries a gradient: cotangents exist for floats alone, and the autodiff asks for
     # float inputs alone.
-    Primitive(
+    single(
         name="astype",
         infer=_astype_infer,
         evaluate=_astype,
@@ -81,7 +82,7 @@ ROWS = (
         lower=_astype_lower,
         facts=facts.elementwise(zero="all", monotone=False, nonnegative=False, half="single", rounds=True),
     ),
-    Primitive(
+    single(
         name="stop_gradient",
         infer=_identity_infer,
         evaluate=np.asarray,
@@ -93,7 +94,7 @@ ROWS = (
         ),
     ),
     # The operand, which no pass may take for the operand itself: what is computed from it is computed again.
-    Primitive(
+    single(
         name="barrier",
         infer=_identity_infer,
         evaluate=np.asarray,

@@ -8,7 +8,7 @@ from coterie.compute.array import Array
 from coterie.compute.ir import NDArray, Node, Type
 from coterie.compute.primitives import batch, facts, rules
 from coterie.compute.primitives.basic import ONNX_DTYPES
-from coterie.compute.primitives.row import Call, Emitter, Primitive, no_gradient, operator, per_input
+from coterie.compute.primitives.row import Call, Emitter, no_gradient, operator, per_input, single
 from coterie.errors import DTypeError
 
 
@@ -50,7 +50,7 @@ def _not_chosen(call: Call, g: Array) -> Array:
 
 
 ROWS = (
-    Primitive(
+    single(
         name="equal",
         infer=_compare_infer,
         evaluate=np.equal,
@@ -59,7 +59,7 @@ ROWS = (
         lower=operator("Equal"),
         facts=facts.elementwise(zero="no", monotone=False, nonnegative=False, half="follows", rounds=True),
     ),
-    Primitive(
+    single(
         name="greater",
         infer=_greater_infer,
         evaluate=np.greater,
@@ -68,7 +68,7 @@ ROWS = (
         lower=operator("Greater"),
         facts=facts.elementwise(zero="no", monotone=False, nonnegative=False, half="follows", rounds=True),
     ),
-    Primitive(
+    single(
         name="where",
         infer=_where_infer,
         evaluate=_where,

@@ -14,7 +14,7 @@ from coterie.compute.array import Array, bind
 from coterie.compute.ir import NDArray, Node, Type, Value
 from coterie.compute.primitives import batch_convolution, facts, rules
 from coterie.compute.primitives.convolution_lowering import lower_conv, lower_input_gradient, lower_weight_gradient
-from coterie.compute.primitives.row import Call, Primitive, per_input
+from coterie.compute.primitives.row import Call, per_input, single
 from coterie.errors import ShapeError
 
 Pair = tuple[int, int]
@@ -169,7 +169,7 @@ def _second(node: Node) -> Value:
 
 
 ROWS = (
-    Primitive(
+    single(
         name="conv",
         infer=_conv_infer,
         evaluate=_conv,
@@ -190,7 +190,7 @@ ROWS = (
             derivative=False,
         ),
     ),
-    Primitive(
+    single(
         name="conv_input_gradient",
         infer=_input_infer,
         evaluate=_input_gradient,
@@ -210,7 +210,7 @@ ROWS = (
             derivative=False,
         ),
     ),
-    Primitive(
+    single(
         name="conv_weight_gradient",
         infer=_weight_infer,
         evaluate=_weight_gradient,

@@ -8,7 +8,7 @@ from coterie.compute.array import Array, bind
 from coterie.compute.ir import NDArray, Node, Type
 from coterie.compute.primitives import batch, facts, rules
 from coterie.compute.primitives.facts import Facts
-from coterie.compute.primitives.row import Call, Emitter, Evaluate, Lower, Primitive, operator, per_input
+from coterie.compute.primitives.row import Call, Emitter, Evaluate, Lower, Primitive, operator, per_input, single
 from coterie.errors import ShapeError
 
 
@@ -56,7 +56,7 @@ def _relu_gradient(call: Call, g: Array) -> Array:
 def _row(
     name: str, evaluate: Evaluate, lower: Lower, gradient: Callable[[Call, Array], Array], facts: Facts
 ) -> Primitive:
-    return Primitive(
+    return single(
         name=name,
         infer=_infer,
         evaluate=evaluate,
@@ -141,7 +141,7 @@ ROWS = (
         lambda call, g: g * bind("sigmoid", call.inputs[0]),
         facts.elementwise(zero="no", monotone=False, nonnegative=True, half="single", rounds=True),
     ),
-    Primitive(
+    single(
         name="softmax",
         infer=_softmax_infer,
         evaluate=_softmax,

@@ -14,7 +14,7 @@ from coterie.compute.array import Array, bind
 from coterie.compute.ir import NDArray, Node, Type
 from coterie.compute.primitives import batch, facts, rules
 from coterie.compute.primitives.basic import ONNX_DTYPES
-from coterie.compute.primitives.row import Batched, Call, Emitter, Primitive, per_input
+from coterie.compute.primitives.row import Batched, Call, Emitter, per_input, single
 from coterie.compute.source import user_source
 from coterie.errors import DTypeError, InputError, ShapeError
 
@@ -247,7 +247,7 @@ def _scatter_lower(emit: Emitter, node: Node, names: Sequence[str]) -> str:
 
 
 ROWS = (
-    Primitive(
+    single(
         name="gather",
         infer=_gather_infer,
         evaluate=_gather,
@@ -258,7 +258,7 @@ ROWS = (
             category="tensor", view=False, cheap=False, zero="no", half="chooses", rounds=True, folds=True
         ),
     ),
-    Primitive(
+    single(
         name="gather_along",
         infer=_along_infer,
         evaluate=_along,
@@ -269,7 +269,7 @@ ROWS = (
             category="tensor", view=False, cheap=False, zero="no", half="follows", rounds=True, folds=True
         ),
     ),
-    Primitive(
+    single(
         name="scatter_add",
         infer=_scatter_infer,
         evaluate=_scatter,

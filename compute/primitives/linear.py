@@ -8,7 +8,7 @@ import numpy as np
 from coterie.compute.array import Array, bind
 from coterie.compute.ir import NDArray, Node, Type
 from coterie.compute.primitives import batch, facts, rules
-from coterie.compute.primitives.row import Batched, Call, Emitter, Primitive, per_input
+from coterie.compute.primitives.row import Batched, Call, Emitter, per_input, single
 from coterie.errors import ShapeError
 
 
@@ -130,11 +130,12 @@ def _gemm_batch(call: Batched) -> Array:
     flips = (call.attributes["transpose_a"], call.attributes["transpose_b"])
     operands = tuple(rules.swap_last(x) if flip else x for x, flip in zip(call.inputs, flips, strict=False))
     mapped = any(call.mapped[:2])
-    plain = Batched("matmul", operands, call.mapped[:2], call.size, {})
+    plain = Batched("matmul", operands, call.mapped[:2], call.size, {}, call.graph)
     product = _matmul_batch(plain) if mapped else bind("matmul", *operands)
     if len(call.inputs) == 2:
         return product
-    return batch.elementwise(Batched("add", (product, call.inputs[2]), (mapped, call.mapped[2]), call.size, {}))
+    added = Batched("add", (product, call.inputs[2]), (mapped, call.mapped[2]), call.size, {}, call.graph)
+    return batch.elementwise(added)
 
 
 def _gemm_lower(emit: Emitter, node: Node, names: Sequence[str]) -> str:
@@ -144,7 +145,7 @@ def _gemm_lower(emit: Emitter, node: Node, names: Sequence[str]) -> str:
 
 
 ROWS = (
-    Primitive(
+    single(
         name="matmul",
         infer=_matmul_infer,
         evaluate=_matmul,
@@ -161,7 +162,7 @@ ROWS = (
             derivative=False,
         ),
     ),
-    Primitive(
+    single(
         name="gemm",
         infer=_gemm_infer,
         evaluate=_gemm,

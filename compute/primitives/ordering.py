@@ -8,7 +8,7 @@ from coterie.compute.array import Array, bind
 from coterie.compute.ir import NDArray, Node, Type
 from coterie.compute.primitives import batch, facts
 from coterie.compute.primitives.basic import ONNX_DTYPES
-from coterie.compute.primitives.row import Call, Emitter, Primitive, no_gradient, per_input
+from coterie.compute.primitives.row import Call, Emitter, no_gradient, per_input, single
 from coterie.errors import DTypeError, ShapeError
 
 
@@ -66,7 +66,7 @@ def _top_k_lower(emit: Emitter, node: Node, names: Sequence[str]) -> str:
 
 
 ROWS = (
-    Primitive(
+    single(
         name="cumsum",
         infer=_cumsum_infer,
         evaluate=_cumsum,
@@ -84,7 +84,7 @@ ROWS = (
         ),
     ),
     # The positions alone: the values, and their gradient, are those of gather_along.
-    Primitive(
+    single(
         name="top_k",
         infer=_top_k_infer,
         evaluate=_top_k,

@@ -12,7 +12,7 @@ import numpy as np
 from coterie.compute.array import Array, bind
 from coterie.compute.ir import NDArray, Node, Type
 from coterie.compute.primitives import batch, facts, rules
-from coterie.compute.primitives.row import Call, Emitter, Primitive, per_input
+from coterie.compute.primitives.row import Call, Emitter, per_input, single
 from coterie.errors import ShapeError
 
 Pair = tuple[int, int]
@@ -158,7 +158,7 @@ def _enlarge_lower(emit: Emitter, node: Node, names: Sequence[str]) -> str:
 
 
 ROWS = (
-    Primitive(
+    single(
         name="max_pool",
         infer=_pool_infer,
         evaluate=_max_pool,
@@ -175,7 +175,7 @@ ROWS = (
             derivative=False,
         ),
     ),
-    Primitive(
+    single(
         name="average_pool",
         infer=_pool_infer,
         evaluate=_average_pool,
@@ -192,7 +192,7 @@ ROWS = (
             derivative=False,
         ),
     ),
-    Primitive(
+    single(
         name="enlarge",
         infer=_enlarge_infer,
         evaluate=_enlarged,

@@ -5,7 +5,7 @@ import numpy as np
 from coterie.compute.array import Array, bind
 from coterie.compute.ir import NDArray, Type
 from coterie.compute.primitives import batch, facts, rules
-from coterie.compute.primitives.row import Call, Primitive, operator, per_input
+from coterie.compute.primitives.row import Call, operator, per_input, single
 from coterie.errors import DTypeError, InputError
 
 
@@ -42,7 +42,7 @@ def _exponent(call: Call, g: Array) -> Array:
 
 
 ROWS = (
-    Primitive(
+    single(
         name="power",
         infer=_infer,
         evaluate=_power,

@@ -7,7 +7,7 @@ import numpy as np
 from coterie.compute.ir import NDArray, Node, Type
 from coterie.compute.primitives import batch, facts, rules
 from coterie.compute.primitives.basic import ONNX_DTYPES
-from coterie.compute.primitives.row import Emitter, Primitive, no_gradient
+from coterie.compute.primitives.row import Emitter, no_gradient, single
 from coterie.errors import DTypeError
 
 
@@ -46,7 +46,7 @@ def _lower(emit: Emitter, node: Node, names: Sequence[str]) -> str:
 
 
 ROWS = (
-    Primitive(
+    single(
         name="floor_divide",
         infer=_infer,
         evaluate=_floor_divide,

@@ -7,7 +7,7 @@ import numpy as np
 from coterie.compute.array import Array
 from coterie.compute.ir import NDArray, Node, Type
 from coterie.compute.primitives import batch, facts, rules
-from coterie.compute.primitives.row import Call, Emitter, Lower, Primitive, per_input
+from coterie.compute.primitives.row import Call, Emitter, Lower, per_input, single
 from coterie.errors import DTypeError, ShapeError
 
 Axes = tuple[int, ...]
@@ -69,7 +69,7 @@ def _lower(onnx: str) -> Lower:
 
 
 ROWS = (
-    Primitive(
+    single(
         name="sum",
         infer=_infer,
         evaluate=_sum,
@@ -86,7 +86,7 @@ ROWS = (
             derivative=False,
         ),
     ),
-    Primitive(
+    single(
         name="max",
         infer=_max_infer,
         evaluate=_max,

@@ -8,7 +8,7 @@ import numpy as np
 from coterie.compute.array import Array, bind
 from coterie.compute.ir import NDArray, Node, Type
 from coterie.compute.primitives import batch, facts, rules
-from coterie.compute.primitives.row import Batched, Call, Emitter, Primitive, per_input
+from coterie.compute.primitives.row import Batched, Call, Emitter, per_input, single
 from coterie.errors import DTypeError, ShapeError
 
 Shape = tuple[int, ...]
@@ -207,7 +207,7 @@ def _concat_batch(call: Batched) -> Array:
 
 
 ROWS = (
-    Primitive(
+    single(
         name="reshape",
         infer=_reshape_infer,
         evaluate=_reshape,
@@ -218,7 +218,7 @@ ROWS = (
             category="tensor", view=True, cheap=True, zero="all", half="follows", rounds=False, folds=True
         ),
     ),
-    Primitive(
+    single(
         name="transpose",
         infer=_transpose_infer,
         evaluate=_transpose,
@@ -229,7 +229,7 @@ ROWS = (
             category="tensor", view=False, cheap=True, zero="all", half="follows", rounds=False, folds=True
         ),
     ),
-    Primitive(
+    single(
         name="broadcast_to",
         infer=_broadcast_infer,
         evaluate=_broadcast,
@@ -240,7 +240,7 @@ ROWS = (
             category="tensor", view=False, cheap=True, zero="no", half="follows", rounds=False, folds=False
         ),
     ),
-    Primitive(
+    single(
         name="slice",
         infer=_slice_infer,
         evaluate=_slice,
@@ -251,7 +251,7 @@ ROWS = (
             category="tensor", view=False, cheap=True, zero="all", half="follows", rounds=False, folds=True
         ),
     ),
-    Primitive(
+    single(
         name="pad",
         infer=_pad_infer,
         evaluate=_pad,
@@ -262,7 +262,7 @@ ROWS = (
             category="tensor", view=False, cheap=True, zero="all", half="follows", rounds=True, folds=True
         ),
     ),
-    Primitive(
+    single(
         name="concat",
         infer=_concat_infer,
         evaluate=_concat,

@@ -12,7 +12,7 @@ from coterie.compute.array import Array, bind
 from coterie.compute.ir import NDArray, Node, Type
 from coterie.compute.primitives import batch, facts, rules
 from coterie.compute.primitives.facts import Facts
-from coterie.compute.primitives.row import Call, Emitter, Lower, Primitive, no_gradient, operator, per_input
+from coterie.compute.primitives.row import Call, Emitter, Lower, Primitive, no_gradient, operator, per_input, single
 from coterie.errors import TraceError
 
 _erf = np.frompyfunc(erf, 1, 1)  # NumPy has none
@@ -73,7 +73,7 @@ def _log1p_lower(emit: Emitter, node: Node, names: Sequence[str]) -> str:
 def _row(
     name: str, evaluate: Callable[..., NDArray], lower: Lower, gradient: Callable[[Call, Array], Array], facts: Facts
 ) -> Primitive:
-    return Primitive(
+    return single(
         name=name,
         infer=_infer,
         evaluate=evaluate,
@@ -129,7 +129,7 @@ ROWS = (
         lambda call, g: g / (1.0 + call.inputs[0]),
         facts.elementwise(zero="no", monotone=False, nonnegative=False, half="follows", rounds=True),
     ),
-    Primitive(
+    single(
         name="floor",
         infer=_infer,
         evaluate=np.floor,

@@ -4,10 +4,10 @@ from typing import Any
 
 import numpy as np
 
-from coterie.compute.control.table import STRUCTURED
-from coterie.compute.ir import Graph, NDArray, Node, Value, constant_node
+from coterie.compute.ir import Graph, NDArray, Node, Type, Value, constant_node
 from coterie.compute.passes.inference.refusal import require_inference
-from coterie.compute.primitives.table import PRIMITIVES
+from coterie.compute.primitives.facts import Half
+from coterie.compute.table import PRIMITIVES
 from coterie.compute.verify import verify
 
 _LARGEST, _SMALLEST = 65504.0, 2.0**-14  # of the numbers that have all their digits
@@ -50,12 +50,13 @@ class _Halver:
             self._constants[node.output] = node.attributes["value"]
             self._home[node.output] = "any"
             return
-        dtype = "float16" if self._halves(node) else "float32"
+        row = PRIMITIVES[node.primitive]
+        dtype = "float16" if self._halves(node, row.facts.half) else "float32"
         operands = tuple(
             self._read(value, dtype if value.type.dtype == "float32" else value.type.dtype, node.source)
             for value in node.inputs
         )
-        if node.primitive in STRUCTURED:
+        if row.facts.half == "apart":
             self._nodes.append(Node(node.primitive, operands, node.outputs, node.attributes, node.source))
             for value in node.outputs:
                 self._made(value, value.type.dtype, value)
@@ -63,14 +64,14 @@ class _Halver:
         attributes: dict[str, Any] = dict(node.attributes)
         if node.primitive == "astype" and attributes["dtype"] == "float32":
             attributes["dtype"] = dtype
-        output = Value(PRIMITIVES[node.primitive].infer(*(value.type for value in operands), **attributes))
+        (type_,) = row.infer([value.type for value in operands], attributes)
+        output = Value(type_)
         self._nodes.append(Node(node.primitive, operands, (output,), attributes, node.source))
         self._made(node.output, output.type.dtype, output)
 
-    def _halves(self, node: Node) -> bool:
+    def _halves(self, node: Node, half: Half) -> bool:
         """Whether a node is computed in float16."""
         floats = [value for value in node.inputs if value.type.dtype == "float32"]
-        half = "apart" if node.primitive in STRUCTURED else PRIMITIVES[node.primitive].facts.half
         if half in ("apart", "single"):
             return False
         if not floats or not all(_fits(self._constants[value]) for value in floats if value in self._constants):
@@ -99,8 +100,7 @@ class _Halver:
             else:
                 attributes = {"dtype": dtype}
                 operand = self._known[value, self._home[value]]
-                type_ = PRIMITIVES["astype"].infer(operand.type, **attributes)
-                made = Node("astype", (operand,), (Value(type_),), attributes, source)
+                made = Node("astype", (operand,), (Value(Type(dtype, operand.type.shape)),), attributes, source)
             self._nodes.append(made)
             self._known[value, dtype] = made.output
         return self._known[value, dtype]

@@ -5,7 +5,7 @@ variables, is wrong in a graph that trains: there a folded weight would never ch
 from collections.abc import Callable, Iterator
 
 from coterie.compute.ir import Graph, Node, Value, require_graph
-from coterie.compute.primitives.table import having
+from coterie.compute.table import having
 from coterie.errors import GraphRefused
 
 _NEXT = "next/"  # what training graphs write before the name of the input that an output replaces

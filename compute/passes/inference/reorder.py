@@ -14,7 +14,7 @@ import numpy as np
 from coterie.compute.ir import Graph, Node, Value
 from coterie.compute.passes.padding import sliced
 from coterie.compute.passes.rewrite import View, rewrite
-from coterie.compute.primitives.table import ELEMENTWISE, having
+from coterie.compute.table import ELEMENTWISE, having
 
 Rule = Callable[[Node, View], Value | None]
 _MONOTONE = having(lambda facts: facts.monotone)

@@ -12,7 +12,7 @@ import numpy as np
 from coterie.compute.ir import Graph, NDArray, Node, Value
 from coterie.compute.passes.inference.channels import addend_of, emit_product, weights_of
 from coterie.compute.passes.rewrite import View, rewrite
-from coterie.compute.primitives.table import having
+from coterie.compute.table import having
 
 Rule = Callable[[Node, View], Value | None]
 _NEVER_NEGATIVE = having(lambda facts: facts.nonnegative)

@@ -1,7 +1,9 @@
-"""All primitives by name."""
+"""All primitives by name: the core, those that hold graphs, and the one that stands for every primitive of a user's."""
 
 from collections.abc import Callable
 
+from coterie.compute.control import calls, cond, loop, scan
+from coterie.compute.extension import structured
 from coterie.compute.primitives import (
     arithmetic,
     basic,
@@ -36,6 +38,11 @@ _FAMILIES = (
     linear,
     convolution,
     pooling,
+    calls,
+    cond,
+    loop,
+    scan,
+    structured,
 )
 
 PRIMITIVES: dict[str, Primitive] = {row.name: row for family in _FAMILIES for row in family.ROWS}
@@ -48,3 +55,5 @@ def having(fact: Callable[[Facts], bool]) -> frozenset[str]:
 
 ELEMENTWISE = having(lambda facts: facts.elementwise)
 """Primitives whose element i needs element i of each operand alone, after they have been broadcast."""
+PLAIN = having(lambda facts: facts.holds is None)
+"""Primitives that hold no graphs: the closed core, of which each has one output."""
