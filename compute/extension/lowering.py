@@ -109,9 +109,9 @@ def _written_out(node: Node) -> Node:
         with replaying(node.source):
             inner = decomposed(node.attributes["primitive"], types, static(node.attributes))
         return Node("call", node.inputs, node.outputs, {"graph": inner}, node.source)
-    if not any(isinstance(value, Graph) for value in node.attributes.values()):
-        return node
     held = {name: value for name, value in node.attributes.items() if isinstance(value, Graph)}
+    if not held:
+        return node
     after = {name: written_out(graph) for name, graph in held.items()}
     if all(after[name] is graph for name, graph in held.items()):
         return node
