@@ -1,12 +1,12 @@
 """Evaluate a graph on NumPy: the reference for every other way to run it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 
-from coterie.compute.ir import Graph, NDArray, Node, Type, require_graph
-from coterie.compute.table import PRIMITIVES
-from coterie.compute.walk import given, told, walk
+from coterie.compute import table as _table  # noqa: F401  # pyright: ignore[reportUnusedImport]  for run
+from coterie.compute.dispatch import run as run
+from coterie.compute.ir import Graph, NDArray, Type, require_graph
 from coterie.errors import InputError
 
 
@@ -25,13 +25,3 @@ def interpret(graph: Graph, inputs: Mapping[str, NDArray]) -> dict[str, NDArray]
         arrays.append(array)
     with np.errstate(all="ignore"):
         return dict(zip(graph.outputs, run(graph, arrays), strict=True))
-
-
-def run(graph: Graph, inputs: Sequence[NDArray]) -> list[NDArray]:
-    """The outputs by position, of inputs whose types are known to be right."""
-    return told(graph, walk(graph, given(graph, inputs), _evaluated))
-
-
-def _evaluated(node: Node, operands: list[NDArray]) -> list[NDArray]:
-    results = PRIMITIVES[node.primitive].evaluate(run, operands, node.attributes)
-    return [np.asarray(result, dtype=value.type.dtype) for value, result in zip(node.outputs, results, strict=True)]

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from coterie.compute.array import Array, bind_all
+from coterie.compute.array_type import Array, bind_all
 from coterie.compute.ir import Graph, Node, Type, Value
 from coterie.compute.recorder import RECORDER, Recorder
 from coterie.compute.walk import given, told, walk

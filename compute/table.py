@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from coterie.compute.control import calls, cond, loop, scan
+from coterie.compute.dispatch import DISPATCH
 from coterie.compute.extension import structured
 from coterie.compute.primitives import (
     arithmetic,
@@ -46,6 +47,8 @@ _FAMILIES = (
 )
 
 PRIMITIVES: dict[str, Primitive] = {row.name: row for family in _FAMILIES for row in family.ROWS}
+
+DISPATCH.rows = PRIMITIVES
 
 
 def having(fact: Callable[[Facts], bool]) -> frozenset[str]:

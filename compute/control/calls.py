@@ -8,7 +8,7 @@ the cotangents of those operands that are floats. Passes replace all three by th
 from collections.abc import Sequence
 from dataclasses import replace
 
-from coterie.compute.array import Array, bind, bind_all
+from coterie.compute.array_type import Array, bind, bind_all
 from coterie.compute.control.row import input_types, types_of
 from coterie.compute.ir import Attributes, NDArray, Node, Type
 from coterie.compute.primitives import rules

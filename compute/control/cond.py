@@ -6,7 +6,7 @@ differently both branches are computed.
 
 from collections.abc import Sequence
 
-from coterie.compute.array import Array, bind, bind_all
+from coterie.compute.array_type import Array, bind, bind_all
 from coterie.compute.control.row import copies, input_types, types_of
 from coterie.compute.ir import Attributes, Graph, NDArray, Node, Type
 from coterie.compute.primitives import rules

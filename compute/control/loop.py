@@ -10,7 +10,7 @@ of many examples at once, some stop earlier than others, and the scan must leave
 
 from collections.abc import Sequence
 
-from coterie.compute.array import Array, bind, bind_all
+from coterie.compute.array_type import Array, bind, bind_all
 from coterie.compute.control.cond import select
 from coterie.compute.control.row import STEPS, copies, in_file, input_types, types_of
 from coterie.compute.control.scan import check_carries, examples_first, flat_stacks, scan_attributes, stacked

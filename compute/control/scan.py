@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from coterie.compute.array import Array, bind, bind_all
+from coterie.compute.array_type import Array, bind, bind_all
 from coterie.compute.control.row import STEPS, copies, in_file, input_types, types_of
 from coterie.compute.ir import Attributes, Graph, NDArray, Node, Type
 from coterie.compute.primitives import rules

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from types import EllipsisType
 from typing import Any, TypeAlias, cast
 
-from coterie.compute.array import Array, as_array, bind_all
+from coterie.compute.array_type import Array, as_array, bind_all
 from coterie.compute.ir import Attribute, Attributes
 from coterie.compute.source import user_source
 from coterie.errors import InputError

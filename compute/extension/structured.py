@@ -6,7 +6,7 @@ So whatever evaluates, differentiates, maps, verifies or writes graphs takes use
 from collections.abc import Sequence
 from typing import Any, cast
 
-from coterie.compute.array import Array, as_array
+from coterie.compute.array_type import Array, as_array
 from coterie.compute.control import calls
 from coterie.compute.extension.kernels import choose, launch
 from coterie.compute.extension.lowering import decomposed, missing, types_of_results

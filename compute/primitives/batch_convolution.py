@@ -6,7 +6,7 @@ groups of channels, so that a batch is still one convolution.
 
 from typing import Any
 
-from coterie.compute.array import Array, bind
+from coterie.compute.array_type import Array, bind
 from coterie.compute.primitives import batch, rules
 from coterie.compute.primitives.row import Batched
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from coterie.compute.array import Array, bind
+from coterie.compute.array_type import Array, bind
 from coterie.compute.ir import NDArray, Node, Type, Value
 from coterie.compute.primitives import batch_convolution, facts, rules
 from coterie.compute.primitives.convolution_lowering import lower_conv, lower_input_gradient, lower_weight_gradient

@@ -5,7 +5,7 @@ from math import prod
 
 import numpy as np
 
-from coterie.compute.array import Array, bind
+from coterie.compute.array_type import Array, bind
 from coterie.compute.ir import NDArray, Node, Type
 from coterie.compute.primitives import batch, facts, rules
 from coterie.compute.primitives.row import Batched, Call, Emitter, per_input, single

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from coterie.compute.array import Array, bind
+from coterie.compute.array_type import Array, bind
 from coterie.compute.ir import NDArray, Node, Type
 from coterie.compute.primitives import batch, facts
 from coterie.compute.primitives.basic import ONNX_DTYPES

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from coterie.compute.array import Array, bind
+from coterie.compute.array_type import Array, bind
 from coterie.compute.ir import NDArray, Type
 from coterie.compute.primitives import batch, facts, rules
 from coterie.compute.primitives.row import Call, operator, per_input, single

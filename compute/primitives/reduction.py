@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from coterie.compute.array import Array
+from coterie.compute.array_type import Array
 from coterie.compute.ir import NDArray, Node, Type
 from coterie.compute.primitives import batch, facts, rules
 from coterie.compute.primitives.row import Call, Emitter, Lower, per_input, single

@@ -2,14 +2,11 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
-from coterie.compute.array import bind_all
+from coterie.compute.array_type import Array, bind_all
 from coterie.compute.ir import Attributes, Graph, NDArray, Node, Type
 from coterie.compute.primitives.facts import Facts
-
-if TYPE_CHECKING:
-    from coterie.compute.array import Array
 
 
 @dataclass(frozen=True, slots=True)
