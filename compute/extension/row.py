@@ -13,7 +13,7 @@ from coterie.errors import InputError
 Hook: TypeAlias = Callable[..., Any]
 
 NODE = "user"
-"""The structured primitive that every node of a user's primitive applies; its row reads the rules from the node."""
+"""The primitive that every node of a user's primitive applies; its row reads the rules from the node."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
