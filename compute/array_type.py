@@ -299,8 +299,8 @@ def bind_all(name: str, inputs: Sequence[Array], attributes: Attributes) -> tupl
         values = recorder.append(name, [recorder.lift(array) for array in inputs], types, attributes, user_source())
         if recorder.evaluates:
             return tuple(recorder.evaluated(values, lambda: _evaluated(row, inputs, attributes, types)))
-        return tuple(Array(None, value=value, recorder=recorder) for value in values)
-    return tuple(Array(data) for data in _evaluated(row, inputs, attributes, types))
+        return tuple([Array(None, value=value, recorder=recorder) for value in values])
+    return tuple([Array(data) for data in _evaluated(row, inputs, attributes, types)])
 
 
 def _evaluated(row: Row, inputs: Sequence[Array], attributes: Attributes, types: Sequence[Type]) -> list[NDArray]:
