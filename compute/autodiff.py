@@ -12,19 +12,17 @@ from typing import Any, TypeAlias, cast
 import numpy as np
 
 from coterie.compute import tree
-from coterie.compute.array import Array, as_array, bind, refuse
-from coterie.compute.control import row as control
-from coterie.compute.control.bind import bind_structured
-from coterie.compute.control.table import STRUCTURED
+from coterie.compute.array import Array, as_array, bind, bind_all, refuse
 from coterie.compute.ir import Graph, Node, Value
 from coterie.compute.passes.algebra import pool_first
 from coterie.compute.primitives import rules
 from coterie.compute.primitives.row import Call
-from coterie.compute.primitives.table import PRIMITIVES
-from coterie.compute.replay import build
+from coterie.compute.replay import applied, build
 from coterie.compute.signature import in_order, require_function
 from coterie.compute.source import replaying, user_source
+from coterie.compute.table import PRIMITIVES
 from coterie.compute.trace import Traced, is_array, trace_flat
+from coterie.compute.walk import given, walk
 from coterie.errors import ArgumentTypeError, ArgumentValueError, DTypeError, InputError, InternalError, ShapeError
 
 Position: TypeAlias = int | tuple[int, ...] | None
@@ -141,7 +139,7 @@ class _Linearised:
         leaves = [as_array(leaf) for leaf in tree.flatten(tuple(arguments))[0] if is_array(leaf)]
         self.graph: Graph = pool_first(self.traced.graph)
         inputs = [*leaves, *weights, *self.traced.captures]
-        given = dict(zip(self.graph.inputs.values(), inputs, strict=True))
+        arrays = given(self.graph, inputs)
         self.structures = [self.traced.in_structure.children[position] for position in positions]
         self.wanted = [
             self._input(path, arguments[position])
@@ -151,7 +149,7 @@ class _Linearised:
         for value in self.wanted:
             if not value.type.is_float:
                 fix = 'Convert with astype(x, "float32"), or leave it out.'
-                refuse(DTypeError, "grad", (given[value],), "only floats have gradients.", fix)
+                refuse(DTypeError, "grad", (arrays[value],), "only floats have gradients.", fix)
         self._forward = Forward(self.graph, inputs, self.wanted)
 
     def _input(self, path: str, argument: Any) -> Value:
@@ -182,8 +180,8 @@ class _Linearised:
 class Forward:
     """A graph replayed on arrays in the context of the caller, with what gradients for ``wanted`` values will read.
 
-    Structured nodes between the wanted values and the outputs run in their saving form. evaluated: arrays of values
-    that are known already; their nodes are not replayed.
+    Nodes between the wanted values and the outputs run in their saving form. evaluated: arrays of values that are known
+    already; their nodes are not replayed, but for those whose saving form has further results.
     """
 
     def __init__(
@@ -194,28 +192,24 @@ class Forward:
         evaluated: Mapping[Value, Array] | None = None,
     ) -> None:
         self.graph = graph
-        self.environment: dict[Value, Array] = dict(zip(graph.inputs.values(), inputs, strict=True))
-        self.environment.update(evaluated or {})
+        self._evaluated = evaluated or {}
+        self.environment: dict[Value, Array] = {**given(graph, inputs), **self._evaluated}
         self._active = set(wanted)
         self._saved: dict[Node, tuple[Array, ...]] = {}
-        for node in graph.nodes:
-            with replaying(node.source):
-                self._apply(node)
+        walk(graph, self.environment, self._apply)
 
-    def _apply(self, node: Node) -> None:
+    def _apply(self, node: Node, operands: list[Array]) -> Sequence[Array]:
         if node.primitive == "constant":
-            self.environment[node.output] = Array(node.attributes["value"])
-            return
-        operands = [self.environment[value] for value in node.inputs]
-        active = any(value in self._active for value in node.inputs)
-        if active:
+            return applied(node, operands)
+        saving = node.attributes
+        if any(value in self._active for value in node.inputs):
             self._active.update(value for value in node.outputs if value.type.is_float)
-        if node.primitive in STRUCTURED:
-            saving = STRUCTURED[node.primitive].saving(node.attributes) if active else node.attributes
-            self._saved[node] = bind_structured(node.primitive, operands, saving)
-            self.environment.update(zip(node.outputs, self._saved[node], strict=False))
-        elif node.output not in self.environment:
-            self.environment[node.output] = bind(node.primitive, *operands, **node.attributes)
+            saving = PRIMITIVES[node.primitive].saving(node.attributes)
+        if saving is node.attributes and all(value in self._evaluated for value in node.outputs):
+            self._saved[node] = tuple(self._evaluated[value] for value in node.outputs)
+        else:
+            self._saved[node] = bind_all(node.primitive, operands, saving)
+        return self._saved[node][: len(node.outputs)]
 
     def pull(self, seeds: Mapping[Value, Array]) -> dict[Value, Array]:
         """Apply the gradient rules from the last node to the first, only along paths from the wanted values. The
@@ -223,11 +217,11 @@ class Forward:
         """
         cotangents = {value: seed for value, seed in seeds.items() if value in self._active}
         for node in reversed(self.graph.nodes):
-            given = [cotangents.get(value) for value in node.outputs]
-            if all(g is None for g in given):
+            told = [cotangents.get(value) for value in node.outputs]
+            if all(g is None for g in told):
                 continue
             with replaying(node.source):
-                for value, part in zip(node.inputs, self._parts(node, given), strict=True):
+                for value, part in zip(node.inputs, self._parts(node, told), strict=True):
                     if part is None:
                         continue
                     expected = self.environment[value].type
@@ -236,19 +230,12 @@ class Forward:
                     cotangents[value] = cotangents[value] + part if value in cotangents else part
         return cotangents
 
-    def _parts(self, node: Node, given: Sequence[Array | None]) -> list[Array | None]:
+    def _parts(self, node: Node, told: Sequence[Array | None]) -> list[Array | None]:
         wanted = [value in self._active and value.type.is_float for value in node.inputs]
         operands = tuple(self.environment[value] for value in node.inputs)
-        if node.primitive in STRUCTURED:
-            call = control.Call(operands, self._saved[node], node.attributes)
-            parts = list(STRUCTURED[node.primitive].gradient(call, given, wanted, pullback_graph))
-            return [part if want else None for part, want in zip(parts, wanted, strict=True)]
-        cotangent = given[0]
-        if cotangent is None:
-            return [None] * len(operands)
-        rule = PRIMITIVES[node.primitive].gradient
-        plain = Call(operands, self.environment[node.output], node.attributes)
-        return [rule(index, plain, cotangent) if want else None for index, want in enumerate(wanted)]
+        call = Call(operands, self._saved[node], node.attributes)
+        parts = PRIMITIVES[node.primitive].gradient(call, told, wanted, pullback_graph)
+        return [part if want else None for part, want in zip(parts, wanted, strict=True)]
 
 
 def pullback_graph(graph: Graph, wanted: Sequence[bool], seeded: Sequence[bool]) -> Graph:

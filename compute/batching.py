@@ -9,20 +9,18 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
 
 from coterie.compute import tree
-from coterie.compute.array import Array, as_array, bind, refuse
-from coterie.compute.control import row as control
-from coterie.compute.control.bind import bind_structured
+from coterie.compute.array import Array, as_array, refuse
 from coterie.compute.control.row import STEPS
-from coterie.compute.control.table import STRUCTURED
 from coterie.compute.ir import Graph, Node, Type, Value
 from coterie.compute.numpy import manipulation
 from coterie.compute.primitives import rules
 from coterie.compute.primitives.row import Batched
-from coterie.compute.primitives.table import PRIMITIVES
-from coterie.compute.replay import build
+from coterie.compute.replay import applied, build
 from coterie.compute.signature import in_order, require_function
-from coterie.compute.source import replaying, user_source
+from coterie.compute.source import user_source
+from coterie.compute.table import PRIMITIVES
 from coterie.compute.trace import TensorSpec, is_array, trace_flat
+from coterie.compute.walk import given, told, walk
 from coterie.errors import InputError, InternalError, ShapeError
 
 Axes: TypeAlias = Any  # int, None, or a tree of them that stands above the leaves it speaks for
@@ -58,10 +56,10 @@ def vmap(fn: Callable[..., Any], in_axes: Axes = 0, out_axes: Axes = 0) -> Calla
         arguments = in_order(fn, given_arguments, named)
         leaves, structure = tree.flatten(tuple(arguments))
         wanted: Axes = tuple(cast("list[Axes]", in_axes)) if isinstance(in_axes, list) else in_axes
-        given = len(cast("tuple[Axes, ...]", wanted)) if isinstance(wanted, tuple) else len(arguments)
-        if given != len(arguments):
+        count = len(cast("tuple[Axes, ...]", wanted)) if isinstance(wanted, tuple) else len(arguments)
+        if count != len(arguments):
             raise InputError(
-                f"{user_source()}: vmap has {given} in_axes for {len(arguments)} arguments.",
+                f"{user_source()}: vmap has {count} in_axes for {len(arguments)} arguments.",
                 hint="Give one for each argument, or one int for all.",
             )
         axes = _spread("in_axes", wanted, structure)
@@ -80,8 +78,7 @@ def vmap(fn: Callable[..., Any], in_axes: Axes = 0, out_axes: Axes = 0) -> Calla
                 symbols.append(leaf)
         traced = trace_flat(fn, tree.unflatten(structure, symbols), ())
         lanes += [Lane(array, False) for array in traced.captures]
-        environment = replay_batched(traced.graph, lanes, size)
-        results = [environment[value] for value in traced.graph.outputs.values()]
+        results = told(traced.graph, replay_batched(traced.graph, lanes, size))
         places = _spread("out_axes", out_axes, traced.out_structure)
         return tree.unflatten(
             traced.out_structure, [_placed(lane, axis, size) for lane, axis in zip(results, places, strict=True)]
@@ -90,41 +87,22 @@ def vmap(fn: Callable[..., Any], in_axes: Axes = 0, out_axes: Axes = 0) -> Calla
     return mapped
 
 
-def replay_batched(graph: Graph, inputs: Sequence[Lane], size: int) -> Mapping[Value, Lane]:
+def replay_batched(graph: Graph, inputs: Sequence[Lane], size: int) -> dict[Value, Lane]:
     """Apply every node of a graph to all examples at once, in the context of the caller."""
-    environment = dict(zip(graph.inputs.values(), inputs, strict=True))
-    for node in graph.nodes:
-        with replaying(node.source):
-            if node.primitive == "constant":
-                environment[node.output] = Lane(Array(node.attributes["value"]), False)
-                continue
-            lanes = [environment[value] for value in node.inputs]
-            if node.primitive in STRUCTURED:
-                environment.update(zip(node.outputs, _apply_structured(node, lanes, size), strict=True))
-                continue
-            environment[node.output] = _apply(node.primitive, lanes, size, node.attributes)
-            lane = environment[node.output]
-            expected = (size, *node.output.type.shape)
-            if lane.mapped and lane.array.shape != expected and STEPS not in expected:
-                raise InternalError(
-                    f"The batch rule of {node.primitive} makes {lane.array.type} of {node.output.type}."
-                )
-    return environment
+    return walk(graph, given(graph, inputs), lambda node, lanes: _apply(node, lanes, size))
 
 
-def _apply(primitive: str, lanes: Sequence[Lane], size: int, attributes: Mapping[str, Any]) -> Lane:
+def _apply(node: Node, lanes: Sequence[Lane], size: int) -> list[Lane]:
     arrays, mapped = tuple(lane.array for lane in lanes), tuple(lane.mapped for lane in lanes)
     if not any(mapped):
-        return Lane(bind(primitive, *arrays, **attributes), False)
-    return Lane(PRIMITIVES[primitive].batch(Batched(primitive, arrays, mapped, size, attributes)), True)
-
-
-def _apply_structured(node: Node, lanes: Sequence[Lane], size: int) -> list[Lane]:
-    arrays, mapped = tuple(lane.array for lane in lanes), tuple(lane.mapped for lane in lanes)
-    if not any(mapped):
-        return [Lane(array, False) for array in bind_structured(node.primitive, arrays, node.attributes)]
-    call = control.Batched(arrays, mapped, size, node.attributes, batch_graph)
-    return [Lane(array, is_mapped) for array, is_mapped in STRUCTURED[node.primitive].batch(call)]
+        return [Lane(array, False) for array in applied(node, arrays)]
+    call = Batched(node.primitive, arrays, mapped, size, node.attributes, batch_graph)
+    made = [Lane(array, is_mapped) for array, is_mapped in PRIMITIVES[node.primitive].batch(call)]
+    for lane, value in zip(made, node.outputs, strict=True):
+        expected = (size, *value.type.shape)
+        if lane.mapped and lane.array.shape != expected and STEPS not in expected:
+            raise InternalError(f"The batch rule of {node.primitive} makes {lane.array.type} of {value.type}.")
+    return made
 
 
 def batch_graph(graph: Graph, mapped: Sequence[bool], size: int, wanted: Sequence[bool]) -> tuple[Graph, list[bool]]:
@@ -137,8 +115,7 @@ def batch_graph(graph: Graph, mapped: Sequence[bool], size: int, wanted: Sequenc
 
     def batched(arrays: list[Array]) -> list[Array]:
         lanes = [Lane(array, is_mapped) for array, is_mapped in zip(arrays, mapped, strict=True)]
-        environment = replay_batched(graph, lanes, size)
-        results = [environment[value] for value in graph.outputs.values()]
+        results = told(graph, replay_batched(graph, lanes, size))
         flags.extend(lane.mapped or want for lane, want in zip(results, wanted, strict=True))
         return [
             rules.broadcast_to(lane.array, (size, *lane.array.shape)) if want and not lane.mapped else lane.array
@@ -191,9 +168,9 @@ def _size(leaves: Sequence[Any], axes: Sequence[int | None], paths: Sequence[str
     if not sizes:
         raise InputError(f"{user_source()}: vmap has nothing to map over.", hint="Some in_axes must be an int.")
     if len(set(sizes.values())) > 1:
-        told = ", ".join(f"argument {path}: {size}" for path, size in sizes.items())
+        listed = ", ".join(f"argument {path}: {size}" for path, size in sizes.items())
         raise InputError(
-            f"{user_source()}: the mapped axes of vmap have different sizes ({told}).",
+            f"{user_source()}: the mapped axes of vmap have different sizes ({listed}).",
             hint="Check in_axes: every mapped argument holds the same number of examples.",
         )
     return next(iter(sizes.values()))

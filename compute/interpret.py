@@ -1,12 +1,12 @@
 """Evaluate a graph on NumPy: the reference for every other way to run it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 
-from coterie.compute.control.table import STRUCTURED
-from coterie.compute.ir import Graph, NDArray, Type, Value, require_graph
-from coterie.compute.primitives.table import PRIMITIVES
+from coterie.compute import table as _table  # noqa: F401  # pyright: ignore[reportUnusedImport]  for run
+from coterie.compute.dispatch import run as run
+from coterie.compute.ir import Graph, NDArray, Type, require_graph
 from coterie.errors import InputError
 
 
@@ -25,17 +25,3 @@ def interpret(graph: Graph, inputs: Mapping[str, NDArray]) -> dict[str, NDArray]
         arrays.append(array)
     with np.errstate(all="ignore"):
         return dict(zip(graph.outputs, run(graph, arrays), strict=True))
-
-
-def run(graph: Graph, inputs: Sequence[NDArray]) -> list[NDArray]:
-    """The outputs by position, of inputs whose types are known to be right."""
-    environment: dict[Value, NDArray] = dict(zip(graph.inputs.values(), inputs, strict=True))
-    for node in graph.nodes:
-        operands = [environment[value] for value in node.inputs]
-        if node.primitive in STRUCTURED:
-            results = STRUCTURED[node.primitive].evaluate(run, operands, node.attributes)
-        else:
-            results = [PRIMITIVES[node.primitive].evaluate(*operands, **node.attributes)]
-        for value, result in zip(node.outputs, results, strict=True):
-            environment[value] = np.asarray(result, dtype=value.type.dtype)
-    return [environment[value] for value in graph.outputs.values()]

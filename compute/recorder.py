@@ -2,14 +2,23 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, ClassVar
+from typing import Any, ClassVar, Protocol
 
 from coterie.compute.ir import Attributes, Graph, NDArray, Node, Type, Value, constant_node
 from coterie.compute.source import user_source
 from coterie.errors import InternalError, TraceError
 
-if TYPE_CHECKING:
-    from coterie.compute.array import Array
+
+class Recorded(Protocol):
+    """What a trace reads of an array."""
+
+    type: Type
+    value: Value | None
+    recorder: "Recorder | None"
+
+    def numpy(self) -> NDArray:
+        """The data. Raises TraceError inside a trace, where there is none yet."""
+        ...
 
 
 class Recorder:
@@ -27,10 +36,10 @@ class Recorder:
         self.refused: TraceError | None = None  # see refused()
         self.nodes: list[Node] = []
         self.inputs: dict[str, Value] = {}
-        self.captures: dict[Value, Array] = {}
+        self.captures: dict[Value, Any] = {}
         self._captured: dict[Value, Value] = {}
-        self._constants: dict[int, tuple[Array, Value]] = {}
-        self._weights: dict[int, tuple[Array, Value]] = {}
+        self._constants: dict[int, tuple[Recorded, Value]] = {}
+        self._weights: dict[int, tuple[Recorded, Value]] = {}
 
     def add_input(self, name: str, type_: Type) -> Value:
         """A new named input of the graph."""
@@ -38,17 +47,17 @@ class Recorder:
         self.inputs[name] = value
         return value
 
-    def add_weight(self, name: str, array: "Array") -> None:
+    def add_weight(self, name: str, array: Recorded) -> None:
         """Make an array that the function holds by closure an input."""
         self._weights[id(array)] = (array, self.add_input(name, array.type))
 
-    def claims(self, array: "Array") -> bool:
+    def claims(self, array: Recorded) -> bool:
         """Whether an operation on this array must be recorded rather than evaluated."""
         if array.recorder is not None or id(array) in self._weights:
             return True
         return self.parent is not None and self.parent.claims(array)
 
-    def lift(self, array: "Array") -> Value:
+    def lift(self, array: Recorded) -> Value:
         """The value that stands for an array in this graph."""
         if array.recorder is self and array.value is not None:
             return array.value
@@ -67,14 +76,14 @@ class Recorder:
         return self._captured[outer]
 
     def append(
-        self, primitive: str, inputs: Iterable[Value], type_: Type, attributes: Attributes, source: str
-    ) -> Value:
-        """Record one operation."""
-        output = Value(type_)
-        self.nodes.append(Node(primitive, tuple(inputs), (output,), attributes, source))
-        return output
+        self, primitive: str, inputs: Iterable[Value], types: Iterable[Type], attributes: Attributes, source: str
+    ) -> tuple[Value, ...]:
+        """Record one operation; the values of its results."""
+        outputs = tuple(Value(type_) for type_ in types)
+        self.nodes.append(Node(primitive, tuple(inputs), outputs, attributes, source))
+        return outputs
 
-    def evaluated(self, values: Sequence[Value], evaluate: Callable[[], Sequence[NDArray]]) -> "Sequence[Array]":
+    def evaluated(self, values: Sequence[Value], evaluate: Callable[[], Sequence[NDArray]]) -> Sequence[Any]:
         """The arrays of recorded results that have data at once."""
         raise InternalError("This recorder does not evaluate.")
 
@@ -83,7 +92,7 @@ class Recorder:
         captures = {f"capture/{index}": value for index, value in enumerate(self.captures)}
         return Graph({**self.inputs, **captures}, tuple(self.nodes), dict(outputs))
 
-    def _constant(self, array: "Array") -> Value:
+    def _constant(self, array: Recorded) -> Value:
         # The array is kept beside its value, so that its id cannot be given to another object while this trace is open.
         if id(array) not in self._constants:
             node = constant_node(array.numpy())
@@ -91,7 +100,7 @@ class Recorder:
             self._constants[id(array)] = (array, node.output)
         return self._constants[id(array)][1]
 
-    def _check_open(self, array: "Array") -> None:
+    def _check_open(self, array: Recorded) -> None:
         holder: Recorder | None = self
         while holder is not None and array.recorder is not None:
             if holder is array.recorder:
@@ -103,7 +112,7 @@ class Recorder:
                 hint="Return arrays from the traced function instead of keeping them in variables outside.",
             )
 
-    def _outer_weight(self, array: "Array") -> Value:
+    def _outer_weight(self, array: Recorded) -> Value:
         holder = self.parent
         while holder is not None:
             if id(array) in holder._weights:

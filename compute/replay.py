@@ -2,35 +2,29 @@
 
 from collections.abc import Callable, Sequence
 
-from coterie.compute.array import Array, bind
-from coterie.compute.control.bind import bind_structured, is_structured
-from coterie.compute.ir import Graph, Type, Value
+from coterie.compute.array_type import Array, bind_all
+from coterie.compute.ir import Graph, Node, Type, Value
 from coterie.compute.recorder import RECORDER, Recorder
-from coterie.compute.source import replaying
+from coterie.compute.walk import given, told, walk
 
 
 def replay(graph: Graph, inputs: Sequence[Array]) -> dict[Value, Array]:
     """Apply every node of a graph to arrays, in the context of the caller: evaluated outside a trace, recorded inside.
     The array of every value.
     """
-    environment = dict(zip(graph.inputs.values(), inputs, strict=True))
-    for node in graph.nodes:
-        with replaying(node.source):
-            operands = [environment[value] for value in node.inputs]
-            if node.primitive == "constant":
-                environment[node.output] = Array(node.attributes["value"])
-            elif is_structured(node.primitive):
-                results = bind_structured(node.primitive, operands, node.attributes)
-                environment.update(zip(node.outputs, results, strict=True))
-            else:
-                environment[node.output] = bind(node.primitive, *operands, **node.attributes)
-    return environment
+    return walk(graph, given(graph, inputs), applied)
+
+
+def applied(node: Node, operands: Sequence[Array]) -> tuple[Array, ...]:
+    """What a node makes of arrays in the context of the caller. A constant is data."""
+    if node.primitive == "constant":
+        return (Array(node.attributes["value"]),)
+    return bind_all(node.primitive, operands, node.attributes)
 
 
 def apply(graph: Graph, inputs: Sequence[Array]) -> list[Array]:
     """The outputs of a graph for these inputs, in the context of the caller."""
-    environment = replay(graph, inputs)
-    return [environment[value] for value in graph.outputs.values()]
+    return told(graph, replay(graph, inputs))
 
 
 def build(types: Sequence[Type], fn: Callable[[list[Array]], Sequence[Array]], parent: Recorder | None = None) -> Graph:

@@ -40,11 +40,11 @@ def user_source() -> str:
 
 
 @contextmanager
-def replaying(source: str) -> Generator[None]:
-    """Attribute the operations inside to an earlier line of the user's."""
+def replaying(source: str) -> Generator[Callable[[str], object]]:
+    """Attribute the operations inside to an earlier line of the user's. What is given goes on to another line."""
     token = _replayed.set(source)
     try:
-        yield
+        yield _replayed.set
     finally:
         _replayed.reset(token)
 

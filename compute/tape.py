@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
+from typing import cast
 
 import numpy as np
 
 from coterie.compute.array import Array, ArrayLike, as_array, refuse
 from coterie.compute.autodiff import Forward
 from coterie.compute.ir import Graph, NDArray, Value
-from coterie.compute.recorder import RECORDER, Recorder
+from coterie.compute.recorder import RECORDER, Recorded, Recorder
 from coterie.compute.source import user_source
 from coterie.errors import DTypeError, InputError, ShapeError
 
@@ -96,22 +97,22 @@ class _Tape(Recorder):
         super().__init__(None)
         self.environment: dict[Value, Array] = {}
         self.variables: dict[int, tuple[Variable, Value]] = {}
-        self._others: dict[int, tuple[Array, Value]] = {}
+        self._others: dict[int, tuple[Recorded, Value]] = {}
 
-    def claims(self, array: Array) -> bool:
+    def claims(self, array: Recorded) -> bool:
         if isinstance(array, Variable) and array.recorder is None and id(array) not in self._weights:
             self.add_weight(f"variable/{len(self.variables)}", array)
             self.variables[id(array)] = self._weights[id(array)]  # type: ignore[assignment]
             self.environment[self._weights[id(array)][1]] = array
         return super().claims(array)
 
-    def lift(self, array: Array) -> Value:
+    def lift(self, array: Recorded) -> Value:
         if self.claims(array):
             return super().lift(array)
         if id(array) not in self._others:
             value = Value(array.type)
             self._others[id(array)] = (array, value)
-            self.environment[value] = array
+            self.environment[value] = cast(Array, array)
         return self._others[id(array)][1]
 
     def evaluated(self, values: Sequence[Value], evaluate: Callable[[], Sequence[NDArray]]) -> Sequence[Array]:

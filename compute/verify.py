@@ -6,9 +6,8 @@ operands and attributes that its shape rule accepts, and its outputs have the in
 holds keeps these laws by itself: it reads no value of the graph around it.
 """
 
-from coterie.compute.control.table import STRUCTURED
 from coterie.compute.ir import DTYPES, Graph, Node, Type, Value
-from coterie.compute.primitives.table import PRIMITIVES
+from coterie.compute.table import PRIMITIVES
 from coterie.errors import DTypeError, ShapeError, TraceError
 
 
@@ -81,7 +80,8 @@ def _check_type(value: Value, name: str) -> None:
 
 
 def _check_node(node: Node, index: int) -> None:
-    if node.primitive not in PRIMITIVES and node.primitive not in STRUCTURED:
+    row = PRIMITIVES.get(node.primitive)
+    if row is None:
         raise TraceError(
             f"{_where(index, node)}: there is no primitive of that name.",
             hint="One of your own needs register(...) first; load_plugins() brings those of installed packages.",
@@ -95,7 +95,7 @@ def _check_node(node: Node, index: int) -> None:
                     f"{_where(index, node)}, in its graph {name!r}: {error.message}", hint=error.hint
                 ) from error
     try:
-        inferred = _infer(node)
+        inferred = row.infer([value.type for value in node.inputs], node.attributes)
     except (ShapeError, DTypeError) as error:
         raise TraceError(
             f"{_where(index, node)}: wrongly typed: ({_operands(node)}): {error.message}", hint=error.hint
@@ -108,7 +108,7 @@ def _check_node(node: Node, index: int) -> None:
         raise TraceError(
             f"{_where(index, node)}: it has {len(node.outputs)} outputs, and the primitive makes {len(inferred)}."
         )
-    made = tuple(value.type for value in node.outputs)
+    made = tuple([value.type for value in node.outputs])
     if inferred != made:
         raise TraceError(
             f"{_where(index, node)}: wrongly typed: ({_operands(node)}) makes {_told(inferred)}, not {_told(made)}."
@@ -117,13 +117,6 @@ def _check_node(node: Node, index: int) -> None:
 
 def _operands(node: Node) -> str:
     return _told(tuple(value.type for value in node.inputs))
-
-
-def _infer(node: Node) -> tuple[Type, ...]:
-    types = [value.type for value in node.inputs]
-    if node.primitive in STRUCTURED:
-        return STRUCTURED[node.primitive].infer(types, node.attributes)
-    return (PRIMITIVES[node.primitive].infer(*types, **node.attributes),)
 
 
 def _told(types: tuple[Type, ...]) -> str:

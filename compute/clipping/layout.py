@@ -15,7 +15,7 @@ from coterie.compute.passes.algebra import simplify_differentiable
 from coterie.compute.passes.cse import share_common_subexpressions
 from coterie.compute.passes.dead_code import remove_dead_code
 from coterie.compute.passes.rewrite import View, rewrite
-from coterie.compute.primitives.table import ELEMENTWISE
+from coterie.compute.table import ELEMENTWISE
 
 Shape = tuple[int, ...]
 Groups = list[tuple[list[int], list[int]]]

@@ -14,12 +14,12 @@ from typing import Any, Protocol
 import numpy as np
 
 from coterie.compute.array import Array, bind
-from coterie.compute.batching import Lane
+from coterie.compute.batching import Lane, batch_graph
 from coterie.compute.clipping.factors import Convolution, Factor, Gradient, Products, Whole
 from coterie.compute.ir import Value
 from coterie.compute.primitives import batch, rules
 from coterie.compute.primitives.row import Batched
-from coterie.compute.primitives.table import PRIMITIVES
+from coterie.compute.table import PRIMITIVES
 
 # The costs below are in multiplications of a large matrix product. Moving one number through memory costs as much as
 # this many of them, when it stays in the cache and when it does not; elements that stay in it.
@@ -126,8 +126,8 @@ class Outer:
         """The gradient of each unit, [units, ...]."""
         values = bind("matmul", self.left, self.right)
         for view in self.form.views:
-            call = Batched(view.primitive, (values,), (True,), values.shape[0], view.attributes)
-            values = PRIMITIVES[view.primitive].batch(call)
+            call = Batched(view.primitive, (values,), (True,), values.shape[0], view.attributes, batch_graph)
+            ((values, _),) = PRIMITIVES[view.primitive].batch(call)
         return values
 
     def squares(self) -> Array:
@@ -165,8 +165,9 @@ class Windows:
     def gradients(self) -> Array:
         """The gradient of each unit, [units, O, C / groups, kh, kw]."""
         operands = (self.images, self.cotangents)
-        call = Batched("conv_weight_gradient", operands, (True, True), operands[0].shape[0], self.attributes)
-        return PRIMITIVES["conv_weight_gradient"].batch(call)
+        call = Batched("conv_weight_gradient", operands, (True, True), len(self.images), self.attributes, batch_graph)
+        ((gradients, _),) = PRIMITIVES["conv_weight_gradient"].batch(call)
+        return gradients
 
     def squares(self) -> Array:
         units, n, channels, _, _ = self.images.shape

@@ -8,23 +8,12 @@ the cotangents of those operands that are floats. Passes replace all three by th
 from collections.abc import Sequence
 from dataclasses import replace
 
-from coterie.compute.array import Array, bind
-from coterie.compute.control.bind import bind_structured
-from coterie.compute.control.row import (
-    Batched,
-    Call,
-    GraphEmitter,
-    Lanes,
-    Pullback,
-    Replay,
-    Run,
-    Structured,
-    input_types,
-    same,
-    types_of,
-)
+from coterie.compute.array_type import Array, bind, bind_all
+from coterie.compute.control.row import input_types, types_of
 from coterie.compute.ir import Attributes, NDArray, Node, Type
 from coterie.compute.primitives import rules
+from coterie.compute.primitives.facts import holding
+from coterie.compute.primitives.row import Batched, Call, Emitter, Lanes, Primitive, Pullback, Replay, Run, same
 from coterie.errors import ShapeError
 
 
@@ -60,7 +49,7 @@ def _pulled(
 ) -> list[Array | None]:
     graph = pullback(call.attributes["graph"], wanted, [g is not None for g in cotangents])
     operands = [*inputs, *(g for g in cotangents if g is not None)]
-    found = iter(bind_structured("call", operands, {"graph": graph}))
+    found = iter(bind_all("call", operands, {"graph": graph}))
     return [next(found) if want else None for want in wanted]
 
 
@@ -72,20 +61,20 @@ def _own(
         for y, g in zip(call.outputs, cotangents, strict=True)
         if y.type.is_float
     ]
-    found = iter(bind_structured("call", [*call.inputs, *call.outputs, *told], {"graph": call.attributes["rule"]}))
+    found = iter(bind_all("call", [*call.inputs, *call.outputs, *told], {"graph": call.attributes["rule"]}))
     return [next(found) if x.type.is_float else None for x in call.inputs]
 
 
 def _batch(call: Batched) -> Lanes:
     graph = call.attributes["graph"]
     batched, mapped = call.graph(graph, call.mapped, call.size, [False] * len(graph.outputs))
-    return list(zip(bind_structured("call", call.inputs, {"graph": batched}), mapped, strict=True))
+    return list(zip(bind_all("call", call.inputs, {"graph": batched}), mapped, strict=True))
 
 
 def _batch_again(call: Batched) -> Lanes:
     graph = call.attributes["graph"]
     batched, mapped = call.graph(graph, call.mapped, call.size, [False] * len(graph.outputs))
-    return list(zip(bind_structured("checkpoint", call.inputs, {"graph": batched}), mapped, strict=True))
+    return list(zip(bind_all("checkpoint", call.inputs, {"graph": batched}), mapped, strict=True))
 
 
 def _batch_own(call: Batched) -> Lanes:
@@ -97,10 +86,10 @@ def _batch_own(call: Batched) -> Lanes:
     ]
     forward, _ = call.graph(graph, [True] * len(inputs), call.size, [True] * len(graph.outputs))
     backward, _ = call.graph(rule, [True] * len(rule.inputs), call.size, [True] * len(rule.outputs))
-    return [(array, True) for array in bind_structured("custom", inputs, {"graph": forward, "rule": backward})]
+    return [(array, True) for array in bind_all("custom", inputs, {"graph": forward, "rule": backward})]
 
 
-def _lower(emit: GraphEmitter, node: Node, names: Sequence[str]) -> list[str]:
+def _lower(emit: Emitter, node: Node, names: Sequence[str]) -> list[str]:
     return emit.inline(node.attributes["graph"], names)
 
 
@@ -108,7 +97,7 @@ def _inline(inputs: Sequence[Array], attributes: Attributes, replay: Replay) -> 
     return replay(attributes["graph"], inputs)
 
 
-_CALL = Structured(
+_CALL = Primitive(
     name="call",
     infer=_infer,
     evaluate=_evaluate,
@@ -117,6 +106,7 @@ _CALL = Structured(
     batch=_batch,
     lower=_lower,
     inline=_inline,
+    facts=holding("call", "graph"),
 )
 ROWS = (
     _CALL,

@@ -6,24 +6,12 @@ differently both branches are computed.
 
 from collections.abc import Sequence
 
-from coterie.compute.array import Array, bind
-from coterie.compute.control.bind import bind_structured
-from coterie.compute.control.row import (
-    Batched,
-    Call,
-    GraphEmitter,
-    Lanes,
-    Pullback,
-    Replay,
-    Run,
-    Structured,
-    copies,
-    input_types,
-    same,
-    types_of,
-)
+from coterie.compute.array_type import Array, bind, bind_all
+from coterie.compute.control.row import copies, input_types, types_of
 from coterie.compute.ir import Attributes, Graph, NDArray, Node, Type
 from coterie.compute.primitives import rules
+from coterie.compute.primitives.facts import holding
+from coterie.compute.primitives.row import Batched, Call, Emitter, Lanes, Primitive, Pullback, Replay, Run, same
 from coterie.errors import DTypeError, ShapeError
 
 
@@ -54,7 +42,7 @@ def _gradient(
         name: pullback(call.attributes[name], wanted[1:], seeded) for name in ("true", "false")
     }
     operands = [*call.inputs, *(g for g in cotangents if g is not None)]
-    found = iter(bind_structured("cond", operands, branches))
+    found = iter(bind_all("cond", operands, branches))
     return [None, *(next(found) if want else None for want in wanted[1:])]
 
 
@@ -68,10 +56,10 @@ def _batch(call: Batched) -> Lanes:
     true, _ = call.graph(true, mapped, call.size, either)
     false, _ = call.graph(false, mapped, call.size, either)
     if not call.mapped[0]:
-        outputs = bind_structured("cond", call.inputs, {"true": true, "false": false})
+        outputs = bind_all("cond", call.inputs, {"true": true, "false": false})
         return list(zip(outputs, either, strict=True))
     chosen, operands = call.inputs[0], call.inputs[1:]
-    results = [bind_structured("call", operands, {"graph": branch}) for branch in (true, false)]
+    results = [bind_all("call", operands, {"graph": branch}) for branch in (true, false)]
     return [(select(chosen, a, b), True) for a, b in zip(*results, strict=True)]
 
 
@@ -80,7 +68,7 @@ def select(chosen: Array, a: Array, b: Array) -> Array:
     return bind("where", rules.reshape(chosen, (*chosen.shape, *(1,) * (a.ndim - chosen.ndim))), a, b)
 
 
-def _lower(emit: GraphEmitter, node: Node, names: Sequence[str]) -> list[str]:
+def _lower(emit: Emitter, node: Node, names: Sequence[str]) -> list[str]:
     def branch(graph: Graph) -> object:
         return emit.subgraph((), lambda: copies(emit, emit.inline(graph, names[1:]), types_of(graph)))
 
@@ -94,7 +82,7 @@ def _inline(inputs: Sequence[Array], attributes: Attributes, replay: Replay) -> 
 
 
 ROWS = (
-    Structured(
+    Primitive(
         name="cond",
         infer=_infer,
         evaluate=_evaluate,
@@ -103,5 +91,6 @@ ROWS = (
         batch=_batch,
         lower=_lower,
         inline=_inline,
+        facts=holding("choice", "true", "false"),
     ),
 )

@@ -5,8 +5,7 @@ from functools import wraps
 from typing import Any, cast
 
 from coterie.compute import tree
-from coterie.compute.array import Array, as_array
-from coterie.compute.control.bind import bind_structured
+from coterie.compute.array import Array, as_array, bind_all
 from coterie.compute.control.functions import closed
 from coterie.compute.recorder import RECORDER
 from coterie.compute.signature import in_order, require_function
@@ -31,7 +30,7 @@ def checkpoint(fn: Callable[..., Any]) -> Callable[..., Any]:
             return fn(*arguments)
         traced = trace_flat(fn, arguments, ())
         (graph,), captures = closed([traced])
-        results = bind_structured("checkpoint", [*_arrays(arguments), *captures], {"graph": graph})
+        results = bind_all("checkpoint", [*_arrays(arguments), *captures], {"graph": graph})
         return tree.unflatten(traced.out_structure, results)
 
     return checkpointed
@@ -80,7 +79,7 @@ def custom_vjp(bprop: Callable[..., Any]) -> Callable[[Callable[..., Any]], Call
             backward = trace_flat(rule, (tuple(arguments), result, told), ())
             _refuse_captures(bprop, backward.captures)
             attributes = {"graph": closed([traced])[0][0], "rule": closed([backward])[0][0]}
-            return tree.unflatten(traced.out_structure, bind_structured("custom", _arrays(arguments), attributes))
+            return tree.unflatten(traced.out_structure, bind_all("custom", _arrays(arguments), attributes))
 
         return customised
 

@@ -9,8 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from coterie.compute import tree
-from coterie.compute.array import Array, ArrayLike, as_array
-from coterie.compute.control.bind import bind_structured
+from coterie.compute.array import Array, ArrayLike, as_array, bind_all
 from coterie.compute.control.scan import scan_attributes
 from coterie.compute.ir import Graph, Value
 from coterie.compute.numpy import manipulation
@@ -37,7 +36,7 @@ def cond(pred: ArrayLike, true_fn: Callable[..., Any], false_fn: Callable[..., A
         )
     (true, false), captures = closed(both)
     leaves = [as_array(leaf) for leaf in tree.flatten(tuple(operands))[0] if is_array(leaf)]
-    results = bind_structured("cond", [choice, *leaves, *captures], {"true": true, "false": false})
+    results = bind_all("cond", [choice, *leaves, *captures], {"true": true, "false": false})
     return tree.unflatten(both[0].out_structure, results)
 
 
@@ -56,7 +55,7 @@ def while_loop(cond_fn: Callable[[Any], Any], body_fn: Callable[[Any], Any], ini
     _same_tree("while_loop", structure, step.out_structure)
     (condition, body), captures = closed([test, step])
     attributes = {"cond": condition, "body": body, "carries": len(leaves)}
-    return tree.unflatten(structure, bind_structured("while", [*leaves, *captures], attributes))
+    return tree.unflatten(structure, bind_all("while", [*leaves, *captures], attributes))
 
 
 def scan(
@@ -88,7 +87,7 @@ def scan(
     ordered = [*inputs[: len(leaves)], *inputs[own:], *inputs[len(leaves) : own]]
     body = Graph({str(i): value for i, value in enumerate(ordered)}, graph.nodes, graph.outputs)
     attributes = scan_attributes(body, len(leaves), len(captures), count, reverse)
-    found = bind_structured("scan", [*leaves, *captures, *stacks], attributes)
+    found = bind_all("scan", [*leaves, *captures, *stacks], attributes)
     return (
         tree.unflatten(structure, found[: len(leaves)]),
         tree.unflatten(results.children[1], found[len(leaves) :]),

@@ -10,27 +10,14 @@ of many examples at once, some stop earlier than others, and the scan must leave
 
 from collections.abc import Sequence
 
-from coterie.compute.array import Array, bind
-from coterie.compute.control.bind import bind_structured
+from coterie.compute.array_type import Array, bind, bind_all
 from coterie.compute.control.cond import select
-from coterie.compute.control.row import (
-    STEPS,
-    Batched,
-    Call,
-    GraphEmitter,
-    Lanes,
-    Pullback,
-    Replay,
-    Run,
-    Structured,
-    copies,
-    in_file,
-    input_types,
-    types_of,
-)
+from coterie.compute.control.row import STEPS, copies, in_file, input_types, types_of
 from coterie.compute.control.scan import check_carries, examples_first, flat_stacks, scan_attributes, stacked
 from coterie.compute.ir import Attributes, Graph, NDArray, Node, Type
 from coterie.compute.primitives import rules
+from coterie.compute.primitives.facts import holding
+from coterie.compute.primitives.row import Batched, Call, Emitter, Lanes, Primitive, Pullback, Replay, Run
 from coterie.compute.replay import apply, build
 from coterie.errors import DTypeError, ShapeError
 
@@ -100,7 +87,7 @@ def _gradient(
     saved = call.outputs[len(cotangents) :]
     operands = [*start, *map(rules.zeros, accumulated), *call.inputs[count:], *saved, *given]
     attributes = scan_attributes(graph, held, len(types) - count, STEPS, True)
-    found = iter(bind_structured("scan", operands, attributes))
+    found = iter(bind_all("scan", operands, attributes))
     return [next(found) if want else None for want in (*floats, *wanted[count:])]
 
 
@@ -121,7 +108,7 @@ def _batch(call: Batched) -> Lanes:
     ]
     if differs:
         test, step = _until_the_last(test, step, count)
-    results = bind_structured("while", inputs, {"cond": test, "body": step, "carries": count})
+    results = bind_all("while", inputs, {"cond": test, "body": step, "carries": count})
     return [
         (examples_first(y) if is_mapped and index >= count else y, is_mapped)
         for index, (y, is_mapped) in enumerate(zip(results, mapped, strict=True))
@@ -144,7 +131,7 @@ def _until_the_last(test: Graph, step: Graph, count: int) -> tuple[Graph, Graph]
     return build(input_types(test), some), build(input_types(step), masked)
 
 
-def _lower(emit: GraphEmitter, node: Node, names: Sequence[str]) -> list[str]:
+def _lower(emit: Emitter, node: Node, names: Sequence[str]) -> list[str]:
     cond, body, count = node.attributes["cond"], node.attributes["body"], node.attributes["carries"]
     types = types_of(body)
     consts = list(names[count:])
@@ -167,7 +154,7 @@ def _inline(inputs: Sequence[Array], attributes: Attributes, replay: Replay) -> 
 
 
 ROWS = (
-    Structured(
+    Primitive(
         name="while",
         infer=_infer,
         evaluate=_evaluate,
@@ -176,5 +163,6 @@ ROWS = (
         batch=_batch,
         lower=_lower,
         inline=_inline,
+        facts=holding("loop", "body"),
     ),
 )

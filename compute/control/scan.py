@@ -12,25 +12,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from coterie.compute.array import Array, bind
-from coterie.compute.control.bind import bind_structured
-from coterie.compute.control.row import (
-    STEPS,
-    Batched,
-    Call,
-    GraphEmitter,
-    Lanes,
-    Pullback,
-    Replay,
-    Run,
-    Structured,
-    copies,
-    in_file,
-    input_types,
-    types_of,
-)
+from coterie.compute.array_type import Array, bind, bind_all
+from coterie.compute.control.row import STEPS, copies, in_file, input_types, types_of
 from coterie.compute.ir import Attributes, Graph, NDArray, Node, Type
 from coterie.compute.primitives import rules
+from coterie.compute.primitives.facts import holding
+from coterie.compute.primitives.row import Batched, Call, Emitter, Lanes, Primitive, Pullback, Replay, Run
 from coterie.compute.replay import apply, build
 from coterie.errors import ShapeError
 
@@ -146,7 +133,7 @@ def _gradient(
     sums, consts = map(rules.zeros, accumulated), call.inputs[p.carries : p.head]
     operands = [*start, *sums, *consts, *saved, *call.inputs[p.head :], *given]
     attributes = scan_attributes(body, count, p.consts, p.length, not p.reverse)
-    found = bind_structured("scan", operands, attributes)
+    found = bind_all("scan", operands, attributes)
     first, others = iter(found[: len(moving)]), iter(found[len(moving) :])
     return [
         *(next(first) if is_float else None for is_float in floats),
@@ -180,16 +167,14 @@ def _batch(call: Batched) -> Lanes:
         examples_first(x) if is_mapped else x
         for x, is_mapped in zip(call.inputs[p.head :], call.mapped[p.head :], strict=True)
     ]
-    results = bind_structured(
-        "scan", [*carries, *call.inputs[p.carries : p.head], *stacks], {**call.attributes, "body": body}
-    )
+    results = bind_all("scan", [*carries, *call.inputs[p.carries : p.head], *stacks], {**call.attributes, "body": body})
     return [
         (examples_first(y) if is_mapped and index >= p.carries else y, is_mapped)
         for index, (y, is_mapped) in enumerate(zip(results, mapped, strict=True))
     ]
 
 
-def _lower(emit: GraphEmitter, node: Node, names: Sequence[str]) -> list[str]:
+def _lower(emit: Emitter, node: Node, names: Sequence[str]) -> list[str]:
     p = _parts(node.attributes)
     if p.length == 0:  # the operator wants one step at least
         return [
@@ -201,7 +186,7 @@ def _lower(emit: GraphEmitter, node: Node, names: Sequence[str]) -> list[str]:
     return outputs[: p.carries] + flat_stacks(emit, outputs[p.carries :], types_of(p.body)[p.carries :])
 
 
-def _lower_static(emit: GraphEmitter, p: _Parts, names: Sequence[str]) -> list[str]:
+def _lower_static(emit: Emitter, p: _Parts, names: Sequence[str]) -> list[str]:
     types, results = input_types(p.body), types_of(p.body)
     stacks = [
         name if type_.shape else emit.op("Reshape", name, emit.integers([-1, 1]))
@@ -226,7 +211,7 @@ def _lower_static(emit: GraphEmitter, p: _Parts, names: Sequence[str]) -> list[s
     return emit.ops("Scan", len(results), *operands, body=body, num_scan_inputs=len(stacks), **directions)
 
 
-def _lower_dynamic(emit: GraphEmitter, p: _Parts, names: Sequence[str]) -> list[str]:
+def _lower_dynamic(emit: Emitter, p: _Parts, names: Sequence[str]) -> list[str]:
     """A Loop over the stacks of a while loop: Scan refuses stacks of no elements, and a loop may take no step."""
     types, results = input_types(p.body), types_of(p.body)
     scalar = emit.integers([])
@@ -256,7 +241,7 @@ def _lower_dynamic(emit: GraphEmitter, p: _Parts, names: Sequence[str]) -> list[
     return [*outputs[: p.carries], *(emit.op("Slice", y, *backwards) for y in outputs[p.carries :])]
 
 
-def flat_stacks(emit: GraphEmitter, names: Sequence[str], elements: Sequence[Type]) -> list[str]:
+def flat_stacks(emit: Emitter, names: Sequence[str], elements: Sequence[Type]) -> list[str]:
     """Stacks of [1] as stacks of numbers."""
     return [
         name if type_.shape else emit.op("Reshape", name, emit.integers([-1]))
@@ -288,7 +273,7 @@ def _element(stack: Array, step: int) -> Array:
 
 
 ROWS = (
-    Structured(
+    Primitive(
         name="scan",
         infer=_infer,
         evaluate=_evaluate,
@@ -297,5 +282,6 @@ ROWS = (
         batch=_batch,
         lower=_lower,
         inline=_inline,
+        facts=holding("loop", "body"),
     ),
 )

@@ -4,40 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
-from math import prod
 from typing import Any
 
-import numpy as np
-
-from coterie.compute.data.batching import Batch, Batching
+from coterie.compute.data.batch_plan import BatchPlan
+from coterie.compute.data.batching import Batch
 from coterie.compute.data.checks import check_name, check_whole
 from coterie.compute.data.profiling import DataProfile, profile
-from coterie.compute.data.stage import Stage
 from coterie.compute.data.stream import BatchStream
 from coterie.compute.data.sync import SyncPoint
 from coterie.compute.data.workers import Crew
 from coterie.errors import ArgumentTypeError, ArgumentValueError, DataError
 
-# Where rows are only gathered, several batches are gathered at once: about so many bytes, which stay in the caches.
-_PIECE_BYTES = 1 << 20
-_TEXT_BYTES = 64
-
 
 @dataclass(frozen=True, kw_only=True)
-class Batched:
+class Batched(BatchPlan):
     """What :meth:`Dataset.batch` gives. Every method gives a new one; iterating begins a stream of its batches.
 
     Guarantees: equal pipelines give equal batches, bit for bit, whoever makes them and however far ahead.
     """
-
-    stage: Stage
-    batching: Batching
-    passes: int | None = 1
-    count: int = 0
-    crew: Crew = "threads"
-    ahead: int = 0
-    points: tuple[SyncPoint, ...] = ()
 
     def epochs(self, count: int | None) -> Batched:
         """So many passes over the rows, each in an order of its own; None for no end. No batch has rows of two passes.
@@ -112,51 +96,8 @@ class Batched:
         check_whole("profile", batches=batches)
         return profile(self, consume, batches)
 
-    @property
-    def size(self) -> int:
-        """B, the rows of a batch."""
-        return self.batching.size
-
-    @property
-    def per_epoch(self) -> int | None:
-        """Batches of a pass; None where there is no end, or only filters know."""
-        length = self.stage.length
-        if length is None or self.stage.sparse:
-            return None
-        return length // self.size if self.batching.drop_remainder else -(-length // self.size)
-
     def __len__(self) -> int:
         """Batches of all passes. Raises ArgumentTypeError where that is not known beforehand."""
         if self.per_epoch is None or self.passes is None:
             raise ArgumentTypeError("The number of batches is not known before they are made.")
         return self.per_epoch * self.passes
-
-    def describe(self) -> str:
-        """The pipeline in one line: streams of pipelines with the same line can be restored from each other."""
-        batching = self.batching
-        rest = [f"size={batching.size}"]
-        if batching.drop_remainder:
-            rest.append("drop_remainder")
-        if batching.operation is not None:
-            rest.append(f"{batching.operation}, seed={batching.seed}")
-        points = [f" → sync_wait({point.name}, every={point.every})" for point in self.points]
-        return f"{self.stage.describe()} → batch({', '.join(rest)}){''.join(points)}"
-
-    @cached_property
-    def piece(self) -> int:
-        """Rows that a worker makes at a time: a batch, or several where that only means to gather them."""
-        columns = self.stage.columns
-        if columns is None or self.batching.operation is not None:
-            return self.size
-        sizes = [
-            np.dtype(column.dtype).itemsize * prod(extent or 1 for extent in column.shape)
-            if column.fixed
-            else _TEXT_BYTES
-            for column in columns.values()
-        ]
-        return max(1, _PIECE_BYTES // (max(1, sum(sizes)) * self.size)) * self.size
-
-    @property
-    def pieces_ahead(self) -> int:
-        """Pieces that are made while the consumer works; none, where it makes them itself."""
-        return max(2 * self.count, -(-self.ahead * self.size // self.piece))

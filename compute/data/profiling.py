@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
+from coterie.compute.data.batch_plan import BatchPlan
 from coterie.compute.data.batches import WEIGHT
 from coterie.compute.data.batching import Batch
+from coterie.compute.data.stream import BatchStream
 from coterie.errors import DataError
-
-if TYPE_CHECKING:
-    from coterie.compute.data.batched import Batched
 
 Bottleneck = Literal["loading", "mapping", "training"]
 
@@ -75,11 +74,11 @@ class DataProfile:
         return self.verdict
 
 
-def profile(batched: Batched, consume: Callable[[Batch], Any], batches: int) -> DataProfile:
+def profile(batched: BatchPlan, consume: Callable[[Batch], Any], batches: int) -> DataProfile:
     """Let ``consume`` have so many batches, and time everything. Raises DataError where there is no batch."""
     rows, consumed, waited = 0, 0.0, 0.0
     never = tuple(replace(point, every=1 << 62) for point in batched.points)
-    with replace(batched, passes=None, points=never).stream() as stream:
+    with BatchStream(replace(batched, passes=None, points=never)) as stream:
         for _ in range(batches):
             begun = perf_counter()
             batch = next(stream, None)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import Any, Self, cast
 
 import numpy as np
 
+from coterie.compute.data.batch_plan import BatchPlan
 from coterie.compute.data.batching import Batch
 from coterie.compute.data.pending import Pending
 from coterie.compute.data.processes import Processes
@@ -17,9 +18,6 @@ from coterie.compute.data.stage import Address, Kind, Memory, Spent
 from coterie.compute.data.sync import Signals
 from coterie.compute.data.workers import Alone, Made, Making, Piece, Threads, Workers
 from coterie.errors import DataError, InputError
-
-if TYPE_CHECKING:
-    from coterie.compute.data.batched import Batched
 
 
 @dataclass(frozen=True)
@@ -45,7 +43,7 @@ class _Begun:
 
 
 class BatchStream:
-    """An iterator over the batches of a :class:`Batched`, which workers make ahead of the consumer.
+    """An iterator over the batches of a plan, which workers make ahead of the consumer.
 
     Guarantees: the same batches, bit for bit, whatever the number and speed of the workers, and after ``restore`` of a
     ``state`` that another stream of the same pipeline gave, in this process or another. What a step raises is raised
@@ -53,7 +51,7 @@ class BatchStream:
     workers, as does leaving a ``with`` block. One thread at a time may use a stream.
     """
 
-    def __init__(self, batched: Batched) -> None:
+    def __init__(self, batched: BatchPlan) -> None:
         self._batched = batched
         self._pipeline = batched.describe()
         self._cursor = Cursor()
@@ -233,7 +231,7 @@ class BatchStream:
         return self._workers.submit(Piece(located, self._signals.values, (epoch, start // size) if whole else None))
 
 
-def _workers(batched: Batched) -> Workers:
+def _workers(batched: BatchPlan) -> Workers:
     making = Making(batched.stage, batched.batching)
     if not batched.count:
         return Alone(making)

@@ -6,10 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from types import EllipsisType
 from typing import Any
 
-from coterie.compute.control.table import STRUCTURED
 from coterie.compute.extension.row import Hook, UserPrimitive, plain
 from coterie.compute.ir import Attribute
-from coterie.compute.primitives.table import PRIMITIVES
+from coterie.compute.table import PRIMITIVES
 from coterie.errors import InputError
 
 HOOKS = ("infer_shape", "infer_dtype", "kernel", "vjp", "batch", "lower")
@@ -49,7 +48,7 @@ def primitive(
     """
     if not _NAME.fullmatch(name):
         raise InputError(f"{name!r} is not a name for a primitive.", hint='Use letters, e.g. "package.name".')
-    if name in PRIMITIVES or name in STRUCTURED:
+    if name in PRIMITIVES:
         raise InputError(
             f"{name!r} is a primitive of the core, whose table is closed.",
             hint='Choose another name, e.g. "package.name".',

@@ -5,7 +5,6 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TypeAlias
 
-from coterie.compute.control.bind import is_structured
 from coterie.compute.extension.inference import infer_by_hooks
 from coterie.compute.extension.row import NODE, UserPrimitive, broken, listed, static
 from coterie.compute.ir import Attributes, Graph, Node, Type
@@ -48,7 +47,7 @@ def decomposed(primitive: UserPrimitive, types: Sequence[Type], attributes: Attr
 
 def written_out(graph: Graph) -> Graph:
     """The graph with calls of lowerings in place of user primitives; those without a lowering stay, for the host."""
-    nodes = [_written_out(node) if is_structured(node.primitive) else node for node in graph.nodes]
+    nodes = [_written_out(node) for node in graph.nodes]
     if all(new is old for new, old in zip(nodes, graph.nodes, strict=True)):
         return graph
     return Graph(graph.inputs, tuple(nodes), graph.outputs)
@@ -111,6 +110,8 @@ def _written_out(node: Node) -> Node:
             inner = decomposed(node.attributes["primitive"], types, static(node.attributes))
         return Node("call", node.inputs, node.outputs, {"graph": inner}, node.source)
     held = {name: value for name, value in node.attributes.items() if isinstance(value, Graph)}
+    if not held:
+        return node
     after = {name: written_out(graph) for name, graph in held.items()}
     if all(after[name] is graph for name, graph in held.items()):
         return node

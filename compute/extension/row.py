@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from types import EllipsisType
 from typing import Any, TypeAlias, cast
 
-from coterie.compute.array import Array, as_array
-from coterie.compute.control.bind import bind_structured
+from coterie.compute.array_type import Array, as_array, bind_all
 from coterie.compute.ir import Attribute, Attributes
 from coterie.compute.source import user_source
 from coterie.errors import InputError
@@ -14,7 +13,7 @@ from coterie.errors import InputError
 Hook: TypeAlias = Callable[..., Any]
 
 NODE = "user"
-"""The structured primitive that every node of a user's primitive applies; its row reads the rules from the node."""
+"""The primitive that every node of a user's primitive applies; its row reads the rules from the node."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -43,7 +42,7 @@ class UserPrimitive:
         """
         arrays = [as_array(operand) for operand in self._operands(operands, named)]
         attributes = {"primitive": self, **self._static(named)}
-        results = bind_structured(NODE, arrays, attributes)
+        results = bind_all(NODE, arrays, attributes)
         return results[0] if len(self.outputs) == 1 else results
 
     @property

@@ -1,4 +1,4 @@
-"""The row of the structured table behind every user primitive: it asks the primitive that the node carries.
+"""The row behind every user primitive: it asks the primitive that the node carries.
 
 So whatever evaluates, differentiates, maps, verifies or writes graphs takes user primitives without knowing of them.
 """
@@ -6,15 +6,15 @@ So whatever evaluates, differentiates, maps, verifies or writes graphs takes use
 from collections.abc import Sequence
 from typing import Any, cast
 
-from coterie.compute.array import Array, as_array
+from coterie.compute.array_type import Array, as_array
 from coterie.compute.control import calls
-from coterie.compute.control.row import Batched, Call, GraphEmitter, Lanes, Pullback, Replay, Run, Structured, same
 from coterie.compute.extension.kernels import choose, launch
 from coterie.compute.extension.lowering import decomposed, missing, types_of_results
 from coterie.compute.extension.row import NODE, UserPrimitive, broken, listed, static
 from coterie.compute.ir import Attributes, NDArray, Node, Type
-from coterie.compute.primitives import row as core
 from coterie.compute.primitives import rules
+from coterie.compute.primitives.facts import holding
+from coterie.compute.primitives.row import Batched, Call, Emitter, Lanes, Primitive, Pullback, Replay, Run, same
 from coterie.compute.source import user_source
 from coterie.errors import TraceError
 
@@ -34,7 +34,7 @@ def _infer(types: Sequence[Type], attributes: Attributes) -> tuple[Type, ...]:
     return types_of_results(_primitive(attributes), types, static(attributes))
 
 
-def _evaluate(run: Run, arrays: Sequence[NDArray], attributes: Attributes) -> list[NDArray]:
+def _evaluate(run: Run, arrays: Sequence[NDArray], attributes: Attributes) -> Sequence[NDArray]:
     primitive, hints = _primitive(attributes), static(attributes)
     types = [Type(array.dtype.name, array.shape) for array in arrays]
     implementation = choose(primitive, types)
@@ -85,8 +85,8 @@ def _batch(call: Batched) -> Lanes:
         if primitive.lower is None:
             raise _no_rule(primitive, "batch rule", "batch")
         attributes = {"graph": decomposed(primitive, example, hints)}
-        return _CALL.batch(Batched(call.inputs, call.mapped, call.size, attributes, call.graph))
-    told = core.Batched(primitive.name, call.inputs, call.mapped, call.size, hints)
+        return _CALL.batch(Batched("call", call.inputs, call.mapped, call.size, attributes, call.graph))
+    told = Batched(primitive.name, call.inputs, call.mapped, call.size, hints, call.graph)
     results = listed(primitive, "batch rule", primitive.batch(told))
     expected = tuple(Type(t.dtype, (call.size, *t.shape)) for t in types_of_results(primitive, example, hints))
     for result, type_ in zip(results, expected, strict=True):
@@ -103,7 +103,7 @@ def _no_rule(primitive: UserPrimitive, what: str, hook: str) -> TraceError:
     )
 
 
-def _lower(emit: GraphEmitter, node: Node, names: Sequence[str]) -> list[str]:
+def _lower(emit: Emitter, node: Node, names: Sequence[str]) -> list[str]:
     primitive = _primitive(node.attributes)
     if primitive.lower is None:
         raise missing(primitive, node.source)
@@ -117,7 +117,7 @@ def _inline(inputs: Sequence[Array], attributes: Attributes, replay: Replay) -> 
 
 
 ROWS = (
-    Structured(
+    Primitive(
         name=NODE,
         infer=_infer,
         evaluate=_evaluate,
@@ -126,5 +126,6 @@ ROWS = (
         batch=_batch,
         lower=_lower,
         inline=_inline,
+        facts=holding("user"),
     ),
 )

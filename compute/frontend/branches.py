@@ -4,8 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 from coterie.compute import tree
-from coterie.compute.array import as_array
-from coterie.compute.control.bind import bind_structured
+from coterie.compute.array import as_array, bind_all
 from coterie.compute.control.functions import closed
 from coterie.compute.frontend.values import (
     Undefined,
@@ -164,7 +163,7 @@ def _select(test: Any, traces: Sequence[Traced], names: Sequence[str]) -> dict[s
             refuse(f"`if` on a traced array gives {told} the type {a.type} in one branch and {b.type} in the other")
     (true, false), captures = closed(traces)
     choice = single(truth(test))
-    results = bind_structured("cond", [choice, *captures], {"true": true, "false": false})
+    results = bind_all("cond", [choice, *captures], {"true": true, "false": false})
     return tree.unflatten(first.out_structure, results)
 
 

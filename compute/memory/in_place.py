@@ -2,7 +2,7 @@
 
 from coterie.compute.ir import Graph, Node, Value
 from coterie.compute.memory.lifetimes import VIEWS
-from coterie.compute.primitives.table import ELEMENTWISE
+from coterie.compute.table import ELEMENTWISE
 
 
 def in_place(graph: Graph) -> dict[Value, Value]:

@@ -7,13 +7,12 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from coterie.compute.control.table import STRUCTURED
 from coterie.compute.extension.kernels import node_workspace
 from coterie.compute.extension.row import NODE
 from coterie.compute.ir import Graph, Node, Type, Value
+from coterie.compute.table import having
 
-# Nodes whose result is their operand under another shape or name: ONNX Runtime copies nothing for them.
-VIEWS = frozenset({"reshape", "barrier", "stop_gradient"})
+VIEWS = having(lambda facts: facts.view)
 
 Kind: TypeAlias = Literal["held", "temporary"]
 
@@ -93,8 +92,6 @@ def _homes(graph: Graph, merged: Mapping[Value, Value]) -> dict[Value, Value]:
 
 def work_space(node: Node) -> int:
     """Bytes that a node needs while it runs, beside operands and results."""
-    if node.primitive not in STRUCTURED:
-        return 0
     if node.primitive == NODE:
         return node_workspace(node)
     return max((_inner(held) for held in node.attributes.values() if isinstance(held, Graph)), default=0)

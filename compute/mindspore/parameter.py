@@ -15,7 +15,7 @@ from typing import Any
 from coterie.compute.array import Array, as_array
 from coterie.compute.ir import NDArray, Type, Value
 from coterie.compute.mindspore.tensor import Tensor
-from coterie.compute.recorder import RECORDER, Recorder
+from coterie.compute.recorder import RECORDER, Recorded, Recorder
 from coterie.compute.source import user_source
 from coterie.errors import ShapeError, TraceError
 
@@ -138,14 +138,14 @@ class StepRecorder(Recorder):
         self.draws: dict[str, tuple[int, ...]] = {}
         self.cells: set[Any] = set()  # that were called
 
-    def claims(self, array: Array) -> bool:
+    def claims(self, array: Recorded) -> bool:
         if isinstance(array, Parameter) and array.recorder is None and id(array) not in self._weights:
             name = f"parameter/{len(self.parameters)}"
             self.parameters[name] = array
             self.add_weight(name, array)
         return super().claims(array)
 
-    def lift(self, array: Array) -> Value:
+    def lift(self, array: Recorded) -> Value:
         self.claims(array)
         return super().lift(array)
 

@@ -7,10 +7,13 @@ integers, slices, None and Ellipsis, or integer arrays. ``absent.ABSENT`` tells 
 what to use instead. einsum, pad, split and swapaxes are NumPy's.
 """
 
+import sys as _sys
 from typing import NoReturn
 
 import numpy as _numpy
 
+from coterie.compute import table as _table  # noqa: F401  # pyright: ignore[reportUnusedImport]  for bind
+from coterie.compute.dispatch import DISPATCH as _DISPATCH
 from coterie.compute.numpy import indexing as indexing
 from coterie.compute.numpy import interop as interop
 from coterie.compute.numpy.absent import refuse_absent as _refuse_absent
@@ -158,6 +161,8 @@ __array_api_version__ = "2024.12"
 e, inf, nan, pi = _numpy.e, _numpy.inf, _numpy.nan, _numpy.pi
 newaxis = None
 bool = bool_  # the standard's name
+
+_DISPATCH.functions = _sys.modules[__name__]
 
 
 def __getattr__(name: str) -> NoReturn:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from coterie.compute.array import Array, ArrayLike, as_array, bind, promote, refuse
+from coterie.compute.array_type import Array, ArrayLike, as_array, bind, promote, refuse
 from coterie.compute.numpy.elementwise import logical_and, logical_not, logical_or, logical_xor
 from coterie.compute.numpy.manipulation import concat, slice_along
 from coterie.compute.primitives import rules

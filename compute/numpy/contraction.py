@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from math import prod
 from typing import NoReturn
 
-from coterie.compute.array import Array, ArrayLike, bind, promote, refuse
+from coterie.compute.array_type import Array, ArrayLike, bind, promote, refuse
 from coterie.compute.numpy import reduction
 from coterie.compute.numpy.creation import astype
 from coterie.compute.numpy.linear import matmul

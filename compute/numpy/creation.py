@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from coterie.compute.array import Array, ArrayLike, as_array, bind, refuse
+from coterie.compute.array_type import Array, ArrayLike, as_array, bind, refuse
 from coterie.compute.literals import dtype_name, literal
 from coterie.compute.numpy.elementwise import where
 from coterie.compute.primitives import rules

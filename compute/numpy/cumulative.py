@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from coterie.compute.array import Array, ArrayLike, as_array, bind, refuse
+from coterie.compute.array_type import Array, ArrayLike, as_array, bind, refuse
 from coterie.compute.numpy import manipulation
 from coterie.compute.numpy.manipulation import axis_of
 from coterie.compute.numpy.reduction import countable

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from coterie.compute.array import Array, promote
+from coterie.compute.array_type import Array, promote
 from coterie.compute.ir import DTYPES, FLOATS
 from coterie.compute.source import user_source
 from coterie.errors import DTypeError, InputError

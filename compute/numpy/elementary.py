@@ -9,7 +9,7 @@ from math import pi
 
 import numpy as np
 
-from coterie.compute.array import Array, ArrayLike, as_array, bind, promote, refuse
+from coterie.compute.array_type import Array, ArrayLike, as_array, bind, promote, refuse
 from coterie.compute.numpy.elementwise import abs, divide, exp, log, logical_and, signbit, sqrt, where
 from coterie.compute.primitives import rules
 from coterie.compute.source import operation

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from coterie.compute.array import Array, as_array, bind, refuse
+from coterie.compute.array_type import Array, as_array, bind, refuse
 from coterie.compute.numpy.elementwise import greater_equal, less, logical_and, where
 from coterie.compute.numpy.manipulation import reshape, take
 from coterie.errors import TraceError

@@ -5,7 +5,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from coterie.compute.array import Array, as_array
+from coterie.compute.array_type import Array, as_array
 from coterie.compute.ir import NDArray
 from coterie.compute.numpy import (
     contraction,

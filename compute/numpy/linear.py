@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from math import prod
 
-from coterie.compute.array import Array, ArrayLike, bind, promote, refuse
+from coterie.compute.array_type import Array, ArrayLike, bind, promote, refuse
 from coterie.compute.numpy.manipulation import axis_of, expand_dims, permute_dims, reshape
 from coterie.compute.numpy.reduction import sum as sum_
 from coterie.compute.source import operation

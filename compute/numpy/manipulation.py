@@ -7,7 +7,7 @@ from operator import index
 
 import numpy as np
 
-from coterie.compute.array import Array, ArrayLike, as_array, bind, promote, refuse
+from coterie.compute.array_type import Array, ArrayLike, as_array, bind, promote, refuse
 from coterie.compute.literals import fits
 from coterie.compute.primitives import rules
 from coterie.compute.primitives.indexing import check_known

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from coterie.compute.array import Array, ArrayLike, as_array, bind, promote, refuse
+from coterie.compute.array_type import Array, ArrayLike, as_array, bind, promote, refuse
 from coterie.compute.numpy import manipulation, reduction
 from coterie.compute.numpy.elementwise import greater, greater_equal
 from coterie.compute.numpy.manipulation import axis_of

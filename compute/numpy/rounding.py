@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from coterie.compute.array import Array, ArrayLike, as_array, bind, promote, refuse
+from coterie.compute.array_type import Array, ArrayLike, as_array, bind, promote, refuse
 from coterie.compute.numpy.elementwise import abs, logical_and, logical_or, signbit, where
 from coterie.compute.primitives import rules
 from coterie.compute.source import operation

@@ -12,15 +12,14 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from coterie.compute.control.table import STRUCTURED
-from coterie.compute.ir import Graph, NDArray, Node, Type, Value, require_graph
+from coterie.compute.ir import Graph, NDArray, Type, Value, require_graph
 from coterie.compute.onnx.providers import PROVIDERS, ProviderRow, lacking
 from coterie.compute.passes.legalise import legalise
 from coterie.compute.passes.pooled_padding import keep_paddings
 from coterie.compute.passes.unroll import unrolled
 from coterie.compute.primitives.basic import ONNX_DTYPES
 from coterie.compute.primitives.rules import carried
-from coterie.compute.primitives.table import PRIMITIVES
+from coterie.compute.table import PRIMITIVES
 from coterie.compute.verify import verify
 from coterie.errors import GraphRefused, InputError, TraceError
 
@@ -125,7 +124,8 @@ class _Writer:
             self.line = node.source
             self._dtype = node.outputs[0].type.dtype if node.outputs else ""
             self.source = node.source.replace("\\", "/").rpartition("/")[2] if self._sources else ""
-            names.update(zip(node.outputs, _lower(self, node, [names[value] for value in node.inputs]), strict=True))
+            made = PRIMITIVES[node.primitive].lower(self, node, [names[value] for value in node.inputs])
+            names.update(zip(node.outputs, made, strict=True))
 
     def subgraph(self, inputs: Sequence[tuple[str, Type]], build: Callable[[], Sequence[tuple[str, Type]]]) -> Any:
         outer, self.nodes = self.nodes, []
@@ -209,15 +209,6 @@ def _refuse_deep(graph: Graph, depth: int) -> None:
             )
         for held in inner:
             _refuse_deep(held, depth + 1)
-
-
-def _lower(writer: _Writer, node: Node, operands: list[str]) -> list[str]:
-    if node.primitive == "constant":
-        value = node.attributes["value"]
-        return [writer.constant(value.reshape(carried(value.shape)))]
-    if node.primitive in STRUCTURED:
-        return STRUCTURED[node.primitive].lower(writer, node, operands)
-    return [PRIMITIVES[node.primitive].lower(writer, node, operands)]
 
 
 def _name_outputs(writer: _Writer, graph: Graph, names: dict[Value, str]) -> None:

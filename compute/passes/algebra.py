@@ -9,7 +9,7 @@ import numpy as np
 from coterie.compute.ir import Graph, Node, Value
 from coterie.compute.passes.dead_code import remove_dead_code
 from coterie.compute.passes.rewrite import View, rewrite
-from coterie.compute.primitives.table import ELEMENTWISE
+from coterie.compute.table import ELEMENTWISE
 
 
 def simplify(graph: Graph) -> Graph:

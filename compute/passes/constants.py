@@ -2,14 +2,14 @@
 
 import numpy as np
 
+from coterie.compute.interpret import run
 from coterie.compute.ir import Graph, Node, Value
 from coterie.compute.passes.rewrite import View, rewrite
-from coterie.compute.primitives.table import PRIMITIVES
+from coterie.compute.table import PRIMITIVES, having
 from coterie.errors import InputError
 
 _SMALL = 1024  # elements; a larger result is folded only when it is no larger than what it is made of
-# A constant has no operands to fold; a broadcast stays, so that its readers can take the small operand instead.
-_KEPT = frozenset({"constant", "broadcast_to"})
+_FOLDED = having(lambda facts: facts.folds)
 
 
 def fold_constants(graph: Graph) -> Graph:
@@ -18,7 +18,7 @@ def fold_constants(graph: Graph) -> Graph:
     """
 
     def rule(node: Node, view: View) -> Value | None:
-        if node.primitive in _KEPT:
+        if node.primitive not in _FOLDED:
             return None
         operands = [view.constant(view.mapping.get(value, value)) for value in node.inputs]
         known = [operand for operand in operands if operand is not None]
@@ -28,7 +28,7 @@ def fold_constants(graph: Graph) -> Graph:
             return None
         try:
             with np.errstate(all="ignore"):
-                value = PRIMITIVES[node.primitive].evaluate(*known, **node.attributes)
+                (value,) = PRIMITIVES[node.primitive].evaluate(run, known, node.attributes)
         except InputError:  # an index outside its table: an error only where it is reached, and that may be never
             return None
         return view.emit_constant(np.asarray(value, dtype=node.output.type.dtype))

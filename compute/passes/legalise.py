@@ -8,9 +8,8 @@ an infinity or NaN spreads where the operator would have left it out.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from coterie.compute.array import Array, bind
-from coterie.compute.control.bind import bind_structured, is_structured
-from coterie.compute.ir import Graph, Node, Value, constant_node, require_graph
+from coterie.compute.array import Array
+from coterie.compute.ir import Graph, Node, constant_node, require_graph
 from coterie.compute.onnx.providers import PROVIDERS, ProviderRow
 from coterie.compute.passes.constants import fold_constants
 from coterie.compute.passes.cse import share_common_subexpressions
@@ -36,8 +35,9 @@ from coterie.compute.passes.site import Site
 from coterie.compute.passes.subgraphs import inline_calls, inside
 from coterie.compute.passes.unroll import unrolled
 from coterie.compute.recorder import RECORDER, Recorder
-from coterie.compute.source import replaying
+from coterie.compute.replay import applied
 from coterie.compute.verify import verify
+from coterie.compute.walk import walk
 from coterie.errors import InputError, InternalError
 
 
@@ -129,20 +129,21 @@ def _sweep(graph: Graph, rules: Mapping[str, Sequence[Callable[[Site], Array | N
         return graph
     recorder = Recorder()
     producers = graph.producers()
-    environment: dict[Value, Array] = {}
-    for name, value in graph.inputs.items():
-        environment[value] = Array(None, value=recorder.add_input(name, value.type), recorder=recorder)
-    fired = False
+    environment = {
+        value: Array(None, value=recorder.add_input(name, value.type), recorder=recorder)
+        for name, value in graph.inputs.items()
+    }
+    fired: set[Node] = set()
+
+    def rewritten(node: Node, operands: list[Array]) -> Sequence[Array]:
+        for result in _written(Site(node, environment, producers), rules.get(node.primitive, ())):
+            fired.add(node)
+            return (result,)
+        return _kept(node, operands, recorder)
+
     token = RECORDER.set(recorder)
     try:
-        for node in graph.nodes:
-            with replaying(node.source):
-                for result in _written(Site(node, environment, producers), rules.get(node.primitive, ())):
-                    environment[node.output] = result
-                    fired = True
-                    break
-                else:
-                    _keep(node, environment, recorder)
+        walk(graph, environment, rewritten)
         outputs = {name: recorder.lift(environment[value]) for name, value in graph.outputs.items()}
     finally:
         RECORDER.reset(token)
@@ -163,15 +164,10 @@ def _written(site: Site, writes: Sequence[Callable[[Site], Array | None]]) -> It
         yield result
 
 
-def _keep(node: Node, environment: dict[Value, Array], recorder: Recorder) -> None:
-    """Record a node as it is. A constant stays a node of the graph, so that nothing made of it is written out large."""
-    operands = [environment[value] for value in node.inputs]
-    if node.primitive == "constant":
-        copy = constant_node(node.attributes["value"], node.source)
-        recorder.nodes.append(copy)
-        environment[node.output] = Array(None, value=copy.output, recorder=recorder)
-    elif is_structured(node.primitive):
-        results = bind_structured(node.primitive, operands, node.attributes)
-        environment.update(zip(node.outputs, results, strict=True))
-    else:
-        environment[node.output] = bind(node.primitive, *operands, **node.attributes)
+def _kept(node: Node, operands: list[Array], recorder: Recorder) -> Sequence[Array]:
+    """A node as it is. A constant stays a node of the graph, so that nothing made of it is written out large."""
+    if node.primitive != "constant":
+        return applied(node, operands)
+    copy = constant_node(node.attributes["value"], node.source)
+    recorder.nodes.append(copy)
+    return (Array(None, value=copy.output, recorder=recorder),)

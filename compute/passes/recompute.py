@@ -11,11 +11,10 @@ from dataclasses import dataclass, field
 from coterie.compute.ir import Graph, Node, Value
 from coterie.compute.memory.in_place import in_place
 from coterie.compute.memory.lifetimes import levels, lifetimes
-from coterie.compute.primitives.table import ELEMENTWISE
+from coterie.compute.table import having
 from coterie.compute.verify import verify
 
-# One pass over a tensor and no product: less work than a training step does anyway for each element.
-_CHEAP = ELEMENTWISE | frozenset("softmax broadcast_to reshape transpose slice pad barrier".split())
+_CHEAP = having(lambda facts: facts.cheap)  # less work than a training step does anyway for each element
 _TRIES = 24  # single values that are tried, the largest first, when all of them together do not help
 
 

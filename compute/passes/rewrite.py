@@ -6,9 +6,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from coterie.compute.control.table import STRUCTURED
 from coterie.compute.ir import Graph, NDArray, Node, Value, constant_node
-from coterie.compute.primitives.table import PRIMITIVES
+from coterie.compute.table import PLAIN, PRIMITIVES
 from coterie.compute.verify import verify
 from coterie.errors import InternalError
 
@@ -45,7 +44,8 @@ class View:
     def emit(self, primitive: str, *inputs: Value, **attributes: Any) -> Value:
         """Add a node."""
         operands = tuple(self.mapping.get(value, value) for value in inputs)
-        output = Value(PRIMITIVES[primitive].infer(*(value.type for value in operands), **attributes))
+        (type_,) = PRIMITIVES[primitive].infer([value.type for value in operands], attributes)
+        output = Value(type_)
         return self.append(Node(primitive, operands, (output,), attributes, self.source))
 
     def emit_constant(self, value: NDArray) -> Value:
@@ -67,8 +67,8 @@ def rewrite(graph: Graph, rule: Rule) -> Graph:
     changed = False
     for node in graph.nodes:
         view.source = node.source
-        # Rules speak of nodes with one output; what a structured node holds has passes of its own.
-        replacement = None if node.primitive in STRUCTURED else rule(node, view)
+        # Rules speak of nodes with one output; what a node holds has passes of its own.
+        replacement = rule(node, view) if node.primitive in PLAIN else None
         if replacement is not None:
             changed = True
             replacement = view.mapping.get(replacement, replacement)

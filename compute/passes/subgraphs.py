@@ -3,12 +3,12 @@
 from collections.abc import Callable
 from typing import Any
 
-from coterie.compute.control.calls import ROWS
-from coterie.compute.control.table import STRUCTURED
 from coterie.compute.ir import Graph, Node, Value
+from coterie.compute.table import PRIMITIVES
 from coterie.compute.verify import verify
 
-_CALLS = frozenset(row.name for row in ROWS)
+_HELD = {name: row.facts.holds for name, row in PRIMITIVES.items() if row.facts.holds is not None}
+_CALLS = frozenset(name for name, held in _HELD.items() if held.kind == "call")
 
 
 def inline_calls(graph: Graph) -> Graph:
@@ -39,8 +39,7 @@ def copied(graph: Graph, operands: list[Value], nodes: list[Node]) -> list[Value
     return [mapping[value] for value in graph.outputs.values()]
 
 
-# The graphs whose outputs are those of the node, and whether the first ones are carries.
-_RESULTS = {"cond": (("true", "false"), False), "scan": (("body",), True), "while": (("body",), True)}
+_CHOICES_AND_LOOPS = frozenset(name for name, held in _HELD.items() if held.kind in ("choice", "loop"))
 
 
 def drop_unread_results(graph: Graph) -> Graph:
@@ -48,23 +47,23 @@ def drop_unread_results(graph: Graph) -> Graph:
     is dead code inside.
     """
     read = {value for node in graph.nodes for value in node.inputs} | set(graph.outputs.values())
-    nodes = [_with_results(node, read) if node.primitive in _RESULTS else node for node in graph.nodes]
+    nodes = [_with_results(node, read) if node.primitive in _CHOICES_AND_LOOPS else node for node in graph.nodes]
     if all(new is old for new, old in zip(nodes, graph.nodes, strict=True)):
         return graph
     return verify(Graph(graph.inputs, tuple(nodes), graph.outputs))
 
 
 def _with_results(node: Node, read: set[Value]) -> Node:
-    names, carrying = _RESULTS[node.primitive]
-    carries: int = node.attributes["carries"] if carrying else 0
+    held = _HELD[node.primitive]
+    carries: int = node.attributes["carries"] if held.kind == "loop" else 0
     kept = [index for index, value in enumerate(node.outputs) if index < carries or value in read]
     if len(kept) == len(node.outputs) or not kept:
         return node
     attributes = dict(node.attributes)
-    for name in names:
-        held: Graph = attributes[name]
-        outputs = list(held.outputs.values())
-        attributes[name] = Graph(held.inputs, held.nodes, {str(i): outputs[index] for i, index in enumerate(kept)})
+    for name in held.results:
+        graph: Graph = attributes[name]
+        outputs = list(graph.outputs.values())
+        attributes[name] = Graph(graph.inputs, graph.nodes, {str(i): outputs[index] for i, index in enumerate(kept)})
     results = tuple(node.outputs[index] for index in kept)
     return Node(node.primitive, node.inputs, results, attributes, node.source)
 
@@ -75,7 +74,7 @@ def inside(run: Callable[[Graph], Graph]) -> Callable[[Graph], Graph]:
     def descend(graph: Graph) -> Graph:
         nodes: list[Node] = []
         for node in graph.nodes:
-            if node.primitive not in STRUCTURED:
+            if node.primitive not in _HELD:
                 nodes.append(node)
                 continue
             after: dict[str, Any] = {

@@ -15,15 +15,12 @@ from coterie.compute.passes.dead_code import remove_dead_code
 from coterie.compute.passes.padding import added, multiplied, padded, sliced, summed
 from coterie.compute.passes.rewrite import View, rewrite
 from coterie.compute.passes.subgraphs import inside
+from coterie.compute.table import having
 
 Rule = Callable[[Node, View], Value | None]
 
-# Zero when any of the first two operands is; and zero when all operands are.
-_ANY = frozenset("multiply matmul gemm conv conv_input_gradient conv_weight_gradient".split())
-_ALL = frozenset(
-    "add subtract maximum minimum negative relu tanh sqrt sum max transpose reshape slice concat astype average_pool "
-    "enlarge cumsum pad".split()
-)
+_ANY = having(lambda facts: facts.zero == "any")
+_ALL = having(lambda facts: facts.zero == "all")
 
 
 def eliminate_zeros(graph: Graph) -> Graph:

@@ -5,10 +5,11 @@ from typing import Any, cast
 
 import numpy as np
 
-from coterie.compute.array import Array, bind
+from coterie.compute.array_type import Array, bind
 from coterie.compute.ir import NDArray, Node, Type
-from coterie.compute.primitives import batch, rules
-from coterie.compute.primitives.row import Call, Emitter, Primitive, Rule, operator, per_input
+from coterie.compute.primitives import batch, facts, rules
+from coterie.compute.primitives.facts import Facts
+from coterie.compute.primitives.row import Call, Emitter, Primitive, Rule, operator, per_input, single
 from coterie.errors import DTypeError
 
 
@@ -58,16 +59,22 @@ def _divide(a: NDArray, b: NDArray) -> NDArray:
 
 
 def _row(
-    name: str, evaluate: Any, onnx: str, a: Callable[[Call, Array], Array], b: Callable[[Call, Array], Array]
+    name: str,
+    evaluate: Any,
+    onnx: str,
+    a: Callable[[Call, Array], Array],
+    b: Callable[[Call, Array], Array],
+    facts: Facts,
 ) -> Primitive:
     infer = _divide_infer if name == "divide" else _binary_infer
-    return Primitive(
+    return single(
         name=name,
         infer=infer,
         evaluate=cast("Callable[..., NDArray]", evaluate),
         gradient=per_input(*_both(a, b)),
         batch=batch.elementwise,
         lower=operator(onnx),
+        facts=facts,
     )
 
 
@@ -76,26 +83,54 @@ def _negate(x: Array) -> Array:
 
 
 ROWS = (
-    Primitive(
+    single(
         name="negative",
         infer=_negative_infer,
         evaluate=np.negative,
         gradient=per_input(lambda call, g: _negate(g)),
         batch=batch.unary,
         lower=_negative_lower,
+        facts=facts.elementwise(zero="all", monotone=False, nonnegative=False, half="follows", rounds=True),
     ),
-    _row("add", np.add, "Add", lambda call, g: g, lambda call, g: g),
-    _row("subtract", np.subtract, "Sub", lambda call, g: g, lambda call, g: _negate(g)),
-    _row("multiply", np.multiply, "Mul", lambda call, g: g * call.inputs[1], lambda call, g: g * call.inputs[0]),
+    _row(
+        "add",
+        np.add,
+        "Add",
+        lambda call, g: g,
+        lambda call, g: g,
+        facts.elementwise(zero="all", monotone=False, nonnegative=False, half="follows", rounds=True),
+    ),
+    _row(
+        "subtract",
+        np.subtract,
+        "Sub",
+        lambda call, g: g,
+        lambda call, g: _negate(g),
+        facts.elementwise(zero="all", monotone=False, nonnegative=False, half="follows", rounds=True),
+    ),
+    _row(
+        "multiply",
+        np.multiply,
+        "Mul",
+        lambda call, g: g * call.inputs[1],
+        lambda call, g: g * call.inputs[0],
+        facts.elementwise(zero="any", monotone=False, nonnegative=False, half="follows", rounds=True),
+    ),
     _row(
         "divide",
         _divide,
         "Div",
         lambda call, g: g / call.inputs[1],
         lambda call, g: _negate(g / call.inputs[1]) * call.output,
+        facts.elementwise(zero="no", monotone=False, nonnegative=False, half="single", rounds=True),
     ),
     _row(
-        "maximum", np.maximum, "Max", lambda call, g: g * _wins(call, 0, True), lambda call, g: g * _wins(call, 1, True)
+        "maximum",
+        np.maximum,
+        "Max",
+        lambda call, g: g * _wins(call, 0, True),
+        lambda call, g: g * _wins(call, 1, True),
+        facts.elementwise(zero="all", monotone=False, nonnegative=False, half="follows", rounds=True),
     ),
     _row(
         "minimum",
@@ -103,5 +138,6 @@ ROWS = (
         "Min",
         lambda call, g: g * _wins(call, 0, False),
         lambda call, g: g * _wins(call, 1, False),
+        facts.elementwise(zero="all", monotone=False, nonnegative=False, half="follows", rounds=True),
     ),
 )

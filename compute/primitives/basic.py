@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from coterie.compute.array import Array
+from coterie.compute.array_type import Array
 from coterie.compute.ir import DTYPES, NDArray, Node, Type
-from coterie.compute.primitives import batch, rules
-from coterie.compute.primitives.row import Call, Emitter, Primitive, no_gradient, per_input
+from coterie.compute.primitives import batch, facts, rules
+from coterie.compute.primitives.row import Call, Emitter, no_gradient, per_input, single
 from coterie.errors import DTypeError
 
 # The codes of onnx.TensorProto, written out so that evaluating an array does not import onnx. A public, frozen part of
@@ -24,7 +24,8 @@ def _constant(*, value: NDArray) -> NDArray:
 
 
 def _constant_lower(emit: Emitter, node: Node, names: Sequence[str]) -> str:
-    return emit.constant(node.attributes["value"])
+    value = node.attributes["value"]
+    return emit.constant(value.reshape(rules.carried(value.shape)))
 
 
 def _astype_infer(x: Type, *, dtype: str) -> Type:
@@ -59,39 +60,49 @@ def _barrier_lower(emit: Emitter, node: Node, names: Sequence[str]) -> str:
 
 
 ROWS = (
-    Primitive(
+    single(
         name="constant",
         infer=_constant_infer,
         evaluate=_constant,
         gradient=no_gradient,
         batch=batch.unary,
         lower=_constant_lower,
+        facts=facts.moving(
+            category="dataflow", view=False, cheap=False, zero="no", half="follows", rounds=True, folds=False
+        ),
     ),
     # Only a float made from a float carries a gradient: cotangents exist for floats alone, and the autodiff asks for
     # float inputs alone.
-    Primitive(
+    single(
         name="astype",
         infer=_astype_infer,
         evaluate=_astype,
         gradient=per_input(_astype_gradient),
         batch=batch.unary,
         lower=_astype_lower,
+        facts=facts.elementwise(zero="all", monotone=False, nonnegative=False, half="single", rounds=True),
     ),
-    Primitive(
+    single(
         name="stop_gradient",
         infer=_identity_infer,
         evaluate=np.asarray,
         gradient=no_gradient,
         batch=batch.unary,
         lower=_identity_lower,
+        facts=facts.moving(
+            category="dataflow", view=True, cheap=False, zero="no", half="follows", rounds=False, folds=True
+        ),
     ),
     # The operand, which no pass may take for the operand itself: what is computed from it is computed again.
-    Primitive(
+    single(
         name="barrier",
         infer=_identity_infer,
         evaluate=np.asarray,
         gradient=per_input(lambda call, g: g),
         batch=batch.unary,
         lower=_barrier_lower,
+        facts=facts.moving(
+            category="dataflow", view=True, cheap=True, zero="no", half="follows", rounds=True, folds=True
+        ),
     ),
 )

@@ -4,7 +4,7 @@ every result.
 
 from typing import Any
 
-from coterie.compute.array import Array, bind
+from coterie.compute.array_type import Array, bind
 from coterie.compute.primitives import rules
 from coterie.compute.primitives.row import Batch, Batched
 

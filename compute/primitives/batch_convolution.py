@@ -6,7 +6,7 @@ groups of channels, so that a batch is still one convolution.
 
 from typing import Any
 
-from coterie.compute.array import Array, bind
+from coterie.compute.array_type import Array, bind
 from coterie.compute.primitives import batch, rules
 from coterie.compute.primitives.row import Batched
 
@@ -39,7 +39,7 @@ def _product(call: Batched) -> Array:
 
 def product(call: Batched) -> Array:
     """The rule of conv and conv_input_gradient. A bias is added afterwards, since it may be an example's own."""
-    plain = Batched(call.name, call.inputs[:2], call.mapped[:2], call.size, call.attributes)
+    plain = Batched(call.name, call.inputs[:2], call.mapped[:2], call.size, call.attributes, call.graph)
     if any(plain.mapped):
         result = _product(plain)
     else:

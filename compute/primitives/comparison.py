@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from coterie.compute.array import Array
+from coterie.compute.array_type import Array
 from coterie.compute.ir import NDArray, Node, Type
-from coterie.compute.primitives import batch, rules
+from coterie.compute.primitives import batch, facts, rules
 from coterie.compute.primitives.basic import ONNX_DTYPES
-from coterie.compute.primitives.row import Call, Emitter, Primitive, no_gradient, operator, per_input
+from coterie.compute.primitives.row import Call, Emitter, no_gradient, operator, per_input, single
 from coterie.errors import DTypeError
 
 
@@ -50,28 +50,31 @@ def _not_chosen(call: Call, g: Array) -> Array:
 
 
 ROWS = (
-    Primitive(
+    single(
         name="equal",
         infer=_compare_infer,
         evaluate=np.equal,
         gradient=no_gradient,
         batch=batch.elementwise,
         lower=operator("Equal"),
+        facts=facts.elementwise(zero="no", monotone=False, nonnegative=False, half="follows", rounds=True),
     ),
-    Primitive(
+    single(
         name="greater",
         infer=_greater_infer,
         evaluate=np.greater,
         gradient=no_gradient,
         batch=batch.elementwise,
         lower=operator("Greater"),
+        facts=facts.elementwise(zero="no", monotone=False, nonnegative=False, half="follows", rounds=True),
     ),
-    Primitive(
+    single(
         name="where",
         infer=_where_infer,
         evaluate=_where,
         gradient=per_input(None, _chosen, _not_chosen),
         batch=batch.elementwise,
         lower=_where_lower,
+        facts=facts.elementwise(zero="no", monotone=False, nonnegative=False, half="follows", rounds=True),
     ),
 )

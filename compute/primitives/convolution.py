@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from coterie.compute.array import Array, bind
-from coterie.compute.ir import NDArray, Type
-from coterie.compute.primitives import batch_convolution, rules
+from coterie.compute.array_type import Array, bind
+from coterie.compute.ir import NDArray, Node, Type, Value
+from coterie.compute.primitives import batch_convolution, facts, rules
 from coterie.compute.primitives.convolution_lowering import lower_conv, lower_input_gradient, lower_weight_gradient
-from coterie.compute.primitives.row import Call, Primitive, per_input
+from coterie.compute.primitives.row import Call, per_input, single
 from coterie.errors import ShapeError
 
 Pair = tuple[int, int]
@@ -156,8 +156,20 @@ def _forward(call: Call, x: Array, w: Array) -> Array:
     return bind("conv", x, w, **_shared(call))
 
 
+def _made(node: Node) -> Value:
+    return node.output
+
+
+def _first(node: Node) -> Value:
+    return node.inputs[0]
+
+
+def _second(node: Node) -> Value:
+    return node.inputs[1]
+
+
 ROWS = (
-    Primitive(
+    single(
         name="conv",
         infer=_conv_infer,
         evaluate=_conv,
@@ -168,8 +180,17 @@ ROWS = (
         ),
         batch=batch_convolution.product,
         lower=lower_conv,
+        facts=facts.computing(
+            category="nn",
+            flops=facts.window(_made, _second),
+            cheap=False,
+            zero="any",
+            nonnegative=False,
+            half="begins",
+            derivative=False,
+        ),
     ),
-    Primitive(
+    single(
         name="conv_input_gradient",
         infer=_input_infer,
         evaluate=_input_gradient,
@@ -179,8 +200,17 @@ ROWS = (
         ),
         batch=batch_convolution.product,
         lower=lower_input_gradient,
+        facts=facts.computing(
+            category="nn",
+            flops=facts.window(_first, _second),
+            cheap=False,
+            zero="any",
+            nonnegative=False,
+            half="begins",
+            derivative=False,
+        ),
     ),
-    Primitive(
+    single(
         name="conv_weight_gradient",
         infer=_weight_infer,
         evaluate=_weight_gradient,
@@ -190,5 +220,14 @@ ROWS = (
         ),
         batch=batch_convolution.weight_gradient,
         lower=lower_weight_gradient,
+        facts=facts.computing(
+            category="nn",
+            flops=facts.window(_second, _made),
+            cheap=False,
+            zero="any",
+            nonnegative=False,
+            half="single",
+            derivative=True,
+        ),
     ),
 )

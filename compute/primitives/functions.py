@@ -4,10 +4,11 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from coterie.compute.array import Array, bind
+from coterie.compute.array_type import Array, bind
 from coterie.compute.ir import NDArray, Node, Type
-from coterie.compute.primitives import batch, rules
-from coterie.compute.primitives.row import Call, Emitter, Evaluate, Lower, Primitive, operator, per_input
+from coterie.compute.primitives import batch, facts, rules
+from coterie.compute.primitives.facts import Facts
+from coterie.compute.primitives.row import Call, Emitter, Evaluate, Lower, Primitive, operator, per_input, single
 from coterie.errors import ShapeError
 
 
@@ -52,9 +53,17 @@ def _relu_gradient(call: Call, g: Array) -> Array:
     return g * rules.greater_mask(call.output, rules.number(0.0, g), g.type.dtype)
 
 
-def _row(name: str, evaluate: Evaluate, lower: Lower, gradient: Callable[[Call, Array], Array]) -> Primitive:
-    return Primitive(
-        name=name, infer=_infer, evaluate=evaluate, gradient=per_input(gradient), batch=batch.unary, lower=lower
+def _row(
+    name: str, evaluate: Evaluate, lower: Lower, gradient: Callable[[Call, Array], Array], facts: Facts
+) -> Primitive:
+    return single(
+        name=name,
+        infer=_infer,
+        evaluate=evaluate,
+        gradient=per_input(gradient),
+        batch=batch.unary,
+        lower=lower,
+        facts=facts,
     )
 
 
@@ -82,20 +91,71 @@ def _softmax_lower(emit: Emitter, node: Node, names: Sequence[str]) -> str:
 
 
 ROWS = (
-    _row("exp", np.exp, operator("Exp"), lambda call, g: g * call.output),
-    _row("log", np.log, operator("Log"), lambda call, g: g / call.inputs[0]),
-    _row("sqrt", np.sqrt, operator("Sqrt"), lambda call, g: 0.5 * g / call.output),
-    _row("tanh", np.tanh, operator("Tanh"), lambda call, g: g * (1.0 - call.output * call.output)),
-    _row("sigmoid", _sigmoid, _sigmoid_lower, lambda call, g: g * (call.output * (1.0 - call.output))),
-    _row("relu", _relu, operator("Relu"), _relu_gradient),
+    _row(
+        "exp",
+        np.exp,
+        operator("Exp"),
+        lambda call, g: g * call.output,
+        facts.elementwise(zero="no", monotone=True, nonnegative=True, half="single", rounds=True),
+    ),
+    _row(
+        "log",
+        np.log,
+        operator("Log"),
+        lambda call, g: g / call.inputs[0],
+        facts.elementwise(zero="no", monotone=False, nonnegative=False, half="single", rounds=True),
+    ),
+    _row(
+        "sqrt",
+        np.sqrt,
+        operator("Sqrt"),
+        lambda call, g: 0.5 * g / call.output,
+        facts.elementwise(zero="all", monotone=False, nonnegative=True, half="single", rounds=True),
+    ),
+    _row(
+        "tanh",
+        np.tanh,
+        operator("Tanh"),
+        lambda call, g: g * (1.0 - call.output * call.output),
+        facts.elementwise(zero="all", monotone=True, nonnegative=False, half="follows", rounds=True),
+    ),
+    _row(
+        "sigmoid",
+        _sigmoid,
+        _sigmoid_lower,
+        lambda call, g: g * (call.output * (1.0 - call.output)),
+        facts.elementwise(zero="no", monotone=True, nonnegative=True, half="follows", rounds=True),
+    ),
+    _row(
+        "relu",
+        _relu,
+        operator("Relu"),
+        _relu_gradient,
+        facts.elementwise(zero="all", monotone=True, nonnegative=True, half="follows", rounds=False),
+    ),
     # A primitive and not a composition, because its derivatives at 0 (1/2, 1/4, ...) do not follow from max and |x|.
-    _row("softplus", _softplus, _softplus_lower, lambda call, g: g * bind("sigmoid", call.inputs[0])),
-    Primitive(
+    _row(
+        "softplus",
+        _softplus,
+        _softplus_lower,
+        lambda call, g: g * bind("sigmoid", call.inputs[0]),
+        facts.elementwise(zero="no", monotone=False, nonnegative=True, half="single", rounds=True),
+    ),
+    single(
         name="softmax",
         infer=_softmax_infer,
         evaluate=_softmax,
         gradient=per_input(_softmax_gradient),
         batch=batch.shifted("axis"),
         lower=_softmax_lower,
+        facts=facts.computing(
+            category="tensor",
+            flops=facts.softmax,
+            cheap=True,
+            zero="no",
+            nonnegative=True,
+            half="single",
+            derivative=False,
+        ),
     ),
 )

@@ -10,11 +10,11 @@ from math import prod
 
 import numpy as np
 
-from coterie.compute.array import Array, bind
+from coterie.compute.array_type import Array, bind
 from coterie.compute.ir import NDArray, Node, Type
-from coterie.compute.primitives import batch, rules
+from coterie.compute.primitives import batch, facts, rules
 from coterie.compute.primitives.basic import ONNX_DTYPES
-from coterie.compute.primitives.row import Batched, Call, Emitter, Primitive, per_input
+from coterie.compute.primitives.row import Batched, Call, Emitter, per_input, single
 from coterie.compute.source import user_source
 from coterie.errors import DTypeError, InputError, ShapeError
 
@@ -247,28 +247,43 @@ def _scatter_lower(emit: Emitter, node: Node, names: Sequence[str]) -> str:
 
 
 ROWS = (
-    Primitive(
+    single(
         name="gather",
         infer=_gather_infer,
         evaluate=_gather,
         gradient=per_input(_gather_gradient, None),
         batch=_gather_batch,
         lower=_gather_lower,
+        facts=facts.moving(
+            category="tensor", view=False, cheap=False, zero="no", half="chooses", rounds=True, folds=True
+        ),
     ),
-    Primitive(
+    single(
         name="gather_along",
         infer=_along_infer,
         evaluate=_along,
         gradient=per_input(_along_gradient, None),
         batch=_along_batch,
         lower=_along_lower,
+        facts=facts.moving(
+            category="tensor", view=False, cheap=False, zero="no", half="follows", rounds=True, folds=True
+        ),
     ),
-    Primitive(
+    single(
         name="scatter_add",
         infer=_scatter_infer,
         evaluate=_scatter,
         gradient=per_input(lambda call, g: g, None, _scatter_gradient),
         batch=_scatter_batch,
         lower=_scatter_lower,
+        facts=facts.computing(
+            category="tensor",
+            flops=facts.read,
+            cheap=False,
+            zero="no",
+            nonnegative=False,
+            half="single",
+            derivative=False,
+        ),
     ),
 )

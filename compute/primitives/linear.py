@@ -5,10 +5,10 @@ from math import prod
 
 import numpy as np
 
-from coterie.compute.array import Array, bind
+from coterie.compute.array_type import Array, bind
 from coterie.compute.ir import NDArray, Node, Type
-from coterie.compute.primitives import batch, rules
-from coterie.compute.primitives.row import Batched, Call, Emitter, Primitive, per_input
+from coterie.compute.primitives import batch, facts, rules
+from coterie.compute.primitives.row import Batched, Call, Emitter, per_input, single
 from coterie.errors import ShapeError
 
 
@@ -130,11 +130,12 @@ def _gemm_batch(call: Batched) -> Array:
     flips = (call.attributes["transpose_a"], call.attributes["transpose_b"])
     operands = tuple(rules.swap_last(x) if flip else x for x, flip in zip(call.inputs, flips, strict=False))
     mapped = any(call.mapped[:2])
-    plain = Batched("matmul", operands, call.mapped[:2], call.size, {})
+    plain = Batched("matmul", operands, call.mapped[:2], call.size, {}, call.graph)
     product = _matmul_batch(plain) if mapped else bind("matmul", *operands)
     if len(call.inputs) == 2:
         return product
-    return batch.elementwise(Batched("add", (product, call.inputs[2]), (mapped, call.mapped[2]), call.size, {}))
+    added = Batched("add", (product, call.inputs[2]), (mapped, call.mapped[2]), call.size, {}, call.graph)
+    return batch.elementwise(added)
 
 
 def _gemm_lower(emit: Emitter, node: Node, names: Sequence[str]) -> str:
@@ -144,20 +145,38 @@ def _gemm_lower(emit: Emitter, node: Node, names: Sequence[str]) -> str:
 
 
 ROWS = (
-    Primitive(
+    single(
         name="matmul",
         infer=_matmul_infer,
         evaluate=_matmul,
         gradient=per_input(_matmul_left, _matmul_right),
         batch=_matmul_batch,
         lower=_matmul_lower,
+        facts=facts.computing(
+            category="tensor",
+            flops=facts.product,
+            cheap=False,
+            zero="any",
+            nonnegative=False,
+            half="begins",
+            derivative=False,
+        ),
     ),
-    Primitive(
+    single(
         name="gemm",
         infer=_gemm_infer,
         evaluate=_gemm,
         gradient=per_input(_gemm_left, _gemm_right, _gemm_addend),
         batch=_gemm_batch,
         lower=_gemm_lower,
+        facts=facts.computing(
+            category="tensor",
+            flops=facts.product,
+            cheap=False,
+            zero="any",
+            nonnegative=False,
+            half="begins",
+            derivative=False,
+        ),
     ),
 )

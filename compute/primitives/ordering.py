@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from coterie.compute.array import Array, bind
+from coterie.compute.array_type import Array, bind
 from coterie.compute.ir import NDArray, Node, Type
-from coterie.compute.primitives import batch
+from coterie.compute.primitives import batch, facts
 from coterie.compute.primitives.basic import ONNX_DTYPES
-from coterie.compute.primitives.row import Call, Emitter, Primitive, no_gradient, per_input
+from coterie.compute.primitives.row import Call, Emitter, no_gradient, per_input, single
 from coterie.errors import DTypeError, ShapeError
 
 
@@ -66,21 +66,39 @@ def _top_k_lower(emit: Emitter, node: Node, names: Sequence[str]) -> str:
 
 
 ROWS = (
-    Primitive(
+    single(
         name="cumsum",
         infer=_cumsum_infer,
         evaluate=_cumsum,
         gradient=per_input(_cumsum_gradient),
         batch=batch.shifted("axis"),
         lower=_cumsum_lower,
+        facts=facts.computing(
+            category="tensor",
+            flops=facts.each,
+            cheap=False,
+            zero="all",
+            nonnegative=False,
+            half="single",
+            derivative=False,
+        ),
     ),
     # The positions alone: the values, and their gradient, are those of gather_along.
-    Primitive(
+    single(
         name="top_k",
         infer=_top_k_infer,
         evaluate=_top_k,
         gradient=no_gradient,
         batch=batch.shifted("axis"),
         lower=_top_k_lower,
+        facts=facts.computing(
+            category="tensor",
+            flops=facts.each,
+            cheap=False,
+            zero="no",
+            nonnegative=False,
+            half="single",
+            derivative=False,
+        ),
     ),
 )

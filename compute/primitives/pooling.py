@@ -9,10 +9,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from coterie.compute.array import Array, bind
+from coterie.compute.array_type import Array, bind
 from coterie.compute.ir import NDArray, Node, Type
-from coterie.compute.primitives import batch, rules
-from coterie.compute.primitives.row import Call, Emitter, Primitive, per_input
+from coterie.compute.primitives import batch, facts, rules
+from coterie.compute.primitives.row import Call, Emitter, per_input, single
 from coterie.errors import ShapeError
 
 Pair = tuple[int, int]
@@ -158,28 +158,47 @@ def _enlarge_lower(emit: Emitter, node: Node, names: Sequence[str]) -> str:
 
 
 ROWS = (
-    Primitive(
+    single(
         name="max_pool",
         infer=_pool_infer,
         evaluate=_max_pool,
         gradient=per_input(_max_gradient),
         batch=batch.images,
         lower=_max_lower,
+        facts=facts.computing(
+            category="nn",
+            flops=facts.pooled,
+            cheap=False,
+            zero="no",
+            nonnegative=False,
+            half="follows",
+            derivative=False,
+        ),
     ),
-    Primitive(
+    single(
         name="average_pool",
         infer=_pool_infer,
         evaluate=_average_pool,
         gradient=per_input(_average_gradient),
         batch=batch.images,
         lower=_average_lower,
+        facts=facts.computing(
+            category="nn",
+            flops=facts.pooled,
+            cheap=False,
+            zero="all",
+            nonnegative=False,
+            half="follows",
+            derivative=False,
+        ),
     ),
-    Primitive(
+    single(
         name="enlarge",
         infer=_enlarge_infer,
         evaluate=_enlarged,
         gradient=per_input(_enlarge_gradient),
         batch=batch.images,
         lower=_enlarge_lower,
+        facts=facts.moving(category="nn", view=False, cheap=False, zero="all", half="follows", rounds=True, folds=True),
     ),
 )

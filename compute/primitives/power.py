@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from coterie.compute.array import Array, bind
+from coterie.compute.array_type import Array, bind
 from coterie.compute.ir import NDArray, Type
-from coterie.compute.primitives import batch, rules
-from coterie.compute.primitives.row import Call, Primitive, operator, per_input
+from coterie.compute.primitives import batch, facts, rules
+from coterie.compute.primitives.row import Call, operator, per_input, single
 from coterie.errors import DTypeError, InputError
 
 
@@ -42,12 +42,13 @@ def _exponent(call: Call, g: Array) -> Array:
 
 
 ROWS = (
-    Primitive(
+    single(
         name="power",
         infer=_infer,
         evaluate=_power,
         gradient=per_input(_base, _exponent),
         batch=batch.elementwise,
         lower=operator("Pow"),
+        facts=facts.elementwise(zero="no", monotone=False, nonnegative=False, half="single", rounds=True),
     ),
 )

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from coterie.compute.ir import NDArray, Node, Type
-from coterie.compute.primitives import batch, rules
+from coterie.compute.primitives import batch, facts, rules
 from coterie.compute.primitives.basic import ONNX_DTYPES
-from coterie.compute.primitives.row import Emitter, Primitive, no_gradient
+from coterie.compute.primitives.row import Emitter, no_gradient, single
 from coterie.errors import DTypeError
 
 
@@ -46,12 +46,13 @@ def _lower(emit: Emitter, node: Node, names: Sequence[str]) -> str:
 
 
 ROWS = (
-    Primitive(
+    single(
         name="floor_divide",
         infer=_infer,
         evaluate=_floor_divide,
         gradient=no_gradient,
         batch=batch.elementwise,
         lower=_lower,
+        facts=facts.elementwise(zero="no", monotone=False, nonnegative=False, half="single", rounds=True),
     ),
 )

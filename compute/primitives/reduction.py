@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from coterie.compute.array import Array
+from coterie.compute.array_type import Array
 from coterie.compute.ir import NDArray, Node, Type
-from coterie.compute.primitives import batch, rules
-from coterie.compute.primitives.row import Call, Emitter, Lower, Primitive, per_input
+from coterie.compute.primitives import batch, facts, rules
+from coterie.compute.primitives.row import Call, Emitter, Lower, per_input, single
 from coterie.errors import DTypeError, ShapeError
 
 Axes = tuple[int, ...]
@@ -69,20 +69,38 @@ def _lower(onnx: str) -> Lower:
 
 
 ROWS = (
-    Primitive(
+    single(
         name="sum",
         infer=_infer,
         evaluate=_sum,
         gradient=per_input(_sum_gradient),
         batch=batch.shifted("axes"),
         lower=_lower("ReduceSum"),
+        facts=facts.computing(
+            category="tensor",
+            flops=facts.read,
+            cheap=False,
+            zero="all",
+            nonnegative=False,
+            half="single",
+            derivative=False,
+        ),
     ),
-    Primitive(
+    single(
         name="max",
         infer=_max_infer,
         evaluate=_max,
         gradient=per_input(_max_gradient),
         batch=batch.shifted("axes"),
         lower=_lower("ReduceMax"),
+        facts=facts.computing(
+            category="tensor",
+            flops=facts.read,
+            cheap=False,
+            zero="all",
+            nonnegative=False,
+            half="follows",
+            derivative=False,
+        ),
     ),
 )

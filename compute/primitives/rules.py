@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from coterie.compute.array import Array, bind
+from coterie.compute.array_type import Array, bind
 from coterie.compute.ir import Type
 from coterie.errors import DTypeError, ShapeError
 

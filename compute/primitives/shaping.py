@@ -5,10 +5,10 @@ from math import prod
 
 import numpy as np
 
-from coterie.compute.array import Array, bind
+from coterie.compute.array_type import Array, bind
 from coterie.compute.ir import NDArray, Node, Type
-from coterie.compute.primitives import batch, rules
-from coterie.compute.primitives.row import Batched, Call, Emitter, Primitive, per_input
+from coterie.compute.primitives import batch, facts, rules
+from coterie.compute.primitives.row import Batched, Call, Emitter, per_input, single
 from coterie.errors import DTypeError, ShapeError
 
 Shape = tuple[int, ...]
@@ -207,52 +207,70 @@ def _concat_batch(call: Batched) -> Array:
 
 
 ROWS = (
-    Primitive(
+    single(
         name="reshape",
         infer=_reshape_infer,
         evaluate=_reshape,
         gradient=per_input(_reshape_gradient),
         batch=_reshape_batch,
         lower=_reshape_lower,
+        facts=facts.moving(
+            category="tensor", view=True, cheap=True, zero="all", half="follows", rounds=False, folds=True
+        ),
     ),
-    Primitive(
+    single(
         name="transpose",
         infer=_transpose_infer,
         evaluate=_transpose,
         gradient=per_input(_transpose_gradient),
         batch=_transpose_batch,
         lower=_transpose_lower,
+        facts=facts.moving(
+            category="tensor", view=False, cheap=True, zero="all", half="follows", rounds=False, folds=True
+        ),
     ),
-    Primitive(
+    single(
         name="broadcast_to",
         infer=_broadcast_infer,
         evaluate=_broadcast,
         gradient=per_input(_broadcast_gradient),
         batch=_broadcast_batch,
         lower=_broadcast_lower,
+        facts=facts.moving(
+            category="tensor", view=False, cheap=True, zero="no", half="follows", rounds=False, folds=False
+        ),
     ),
-    Primitive(
+    single(
         name="slice",
         infer=_slice_infer,
         evaluate=_slice,
         gradient=per_input(_slice_gradient),
         batch=_slice_batch,
         lower=_slice_lower,
+        facts=facts.moving(
+            category="tensor", view=False, cheap=True, zero="all", half="follows", rounds=False, folds=True
+        ),
     ),
-    Primitive(
+    single(
         name="pad",
         infer=_pad_infer,
         evaluate=_pad,
         gradient=per_input(_pad_gradient),
         batch=_pad_batch,
         lower=_pad_lower,
+        facts=facts.moving(
+            category="tensor", view=False, cheap=True, zero="all", half="follows", rounds=True, folds=True
+        ),
     ),
-    Primitive(
+    single(
         name="concat",
         infer=_concat_infer,
         evaluate=_concat,
         gradient=_concat_gradient,
         batch=_concat_batch,
         lower=_concat_lower,
+        facts=facts.moving(
+            category="tensor", view=False, cheap=False, zero="all", half="chooses", rounds=False, folds=True
+        ),
     ),
 )

@@ -8,10 +8,11 @@ from math import erf, pi, sqrt
 
 import numpy as np
 
-from coterie.compute.array import Array, bind
+from coterie.compute.array_type import Array, bind
 from coterie.compute.ir import NDArray, Node, Type
-from coterie.compute.primitives import batch, rules
-from coterie.compute.primitives.row import Call, Emitter, Lower, Primitive, no_gradient, operator, per_input
+from coterie.compute.primitives import batch, facts, rules
+from coterie.compute.primitives.facts import Facts
+from coterie.compute.primitives.row import Call, Emitter, Lower, Primitive, no_gradient, operator, per_input, single
 from coterie.errors import TraceError
 
 _erf = np.frompyfunc(erf, 1, 1)  # NumPy has none
@@ -70,10 +71,16 @@ def _log1p_lower(emit: Emitter, node: Node, names: Sequence[str]) -> str:
 
 
 def _row(
-    name: str, evaluate: Callable[..., NDArray], lower: Lower, gradient: Callable[[Call, Array], Array]
+    name: str, evaluate: Callable[..., NDArray], lower: Lower, gradient: Callable[[Call, Array], Array], facts: Facts
 ) -> Primitive:
-    return Primitive(
-        name=name, infer=_infer, evaluate=evaluate, gradient=per_input(gradient), batch=batch.unary, lower=lower
+    return single(
+        name=name,
+        infer=_infer,
+        evaluate=evaluate,
+        gradient=per_input(gradient),
+        batch=batch.unary,
+        lower=lower,
+        facts=facts,
     )
 
 
@@ -87,17 +94,48 @@ def _bell(call: Call, g: Array) -> Array:
 
 
 ROWS = (
-    _row("sin", np.sin, operator("Sin"), lambda call, g: g * bind("cos", call.inputs[0])),
-    _row("cos", np.cos, _cosine_lower, _minus_sine),
-    _row("atan", np.arctan, _single("Atan"), lambda call, g: g / (1.0 + call.inputs[0] * call.inputs[0])),
-    _row("erf", _error_function, _single("Erf"), _bell),
-    _row("log1p", np.log1p, _log1p_lower, lambda call, g: g / (1.0 + call.inputs[0])),
-    Primitive(
+    _row(
+        "sin",
+        np.sin,
+        operator("Sin"),
+        lambda call, g: g * bind("cos", call.inputs[0]),
+        facts.elementwise(zero="no", monotone=False, nonnegative=False, half="follows", rounds=True),
+    ),
+    _row(
+        "cos",
+        np.cos,
+        _cosine_lower,
+        _minus_sine,
+        facts.elementwise(zero="no", monotone=False, nonnegative=False, half="follows", rounds=True),
+    ),
+    _row(
+        "atan",
+        np.arctan,
+        _single("Atan"),
+        lambda call, g: g / (1.0 + call.inputs[0] * call.inputs[0]),
+        facts.elementwise(zero="no", monotone=False, nonnegative=False, half="follows", rounds=True),
+    ),
+    _row(
+        "erf",
+        _error_function,
+        _single("Erf"),
+        _bell,
+        facts.elementwise(zero="no", monotone=False, nonnegative=False, half="follows", rounds=True),
+    ),
+    _row(
+        "log1p",
+        np.log1p,
+        _log1p_lower,
+        lambda call, g: g / (1.0 + call.inputs[0]),
+        facts.elementwise(zero="no", monotone=False, nonnegative=False, half="follows", rounds=True),
+    ),
+    single(
         name="floor",
         infer=_infer,
         evaluate=np.floor,
         gradient=no_gradient,
         batch=batch.unary,
         lower=operator("Floor"),
+        facts=facts.elementwise(zero="no", monotone=True, nonnegative=False, half="follows", rounds=True),
     ),
 )

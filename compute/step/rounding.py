@@ -1,20 +1,20 @@
 """bfloat16 on any provider: float32 tensors whose values are rounded to the significant bits of bfloat16."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from coterie.compute import tree
-from coterie.compute.array import Array, as_array, bind
-from coterie.compute.control.bind import bind_structured, is_structured
+from coterie.compute.array import Array, as_array
 from coterie.compute.control.derived import custom_vjp
 from coterie.compute.data.batches import WEIGHT
-from coterie.compute.source import replaying
+from coterie.compute.ir import Node
+from coterie.compute.replay import applied
+from coterie.compute.table import PRIMITIVES
 from coterie.compute.trace import is_array, trace_flat
+from coterie.compute.walk import given, told, walk
 
 # float32 has 24 significant bits, bfloat16 has 8.
 _SPLIT = float(2**16 + 1)
-# These only move numbers that are rounded already.
-_MOVING = frozenset({"reshape", "transpose", "broadcast_to", "slice", "concat", "flip", "relu", "stop_gradient"})
 
 
 def _split(x: Array) -> Array:
@@ -52,22 +52,15 @@ def rounded(fn: Callable[..., Any]) -> Callable[..., Any]:
             if is_array(leaf)
         ]
         inputs += [_round(array) for array in traced.captures]
-        known = dict(zip(traced.graph.inputs.values(), inputs, strict=True))
-        for node in traced.graph.nodes:
-            with replaying(node.source):
-                operands = [known[value] for value in node.inputs]
-                if node.primitive == "constant":
-                    results = (Array(node.attributes["value"]),)
-                elif is_structured(node.primitive):
-                    results = bind_structured(node.primitive, operands, node.attributes)
-                else:
-                    results = (bind(node.primitive, *operands, **node.attributes),)
-                if node.primitive not in _MOVING:
-                    results = tuple(map(_round, results))
-                known.update(zip(node.outputs, results, strict=True))
-        return tree.unflatten(traced.out_structure, [known[value] for value in traced.graph.outputs.values()])
+        results = told(traced.graph, walk(traced.graph, given(traced.graph, inputs), _rounded))
+        return tree.unflatten(traced.out_structure, results)
 
     return computed
+
+
+def _rounded(node: Node, operands: list[Array]) -> Sequence[Array]:
+    results = applied(node, operands)
+    return tuple(map(_round, results)) if PRIMITIVES[node.primitive].facts.rounds else results
 
 
 def _round(x: Array) -> Array:

@@ -38,6 +38,15 @@ def test_no_import_points_up(contract: str, tmp_path: Path) -> None:
     assert not kept(contract, config)
 
 
+def test_every_part_of_the_compiler_has_a_layer_of_its_own() -> None:
+    """The folders that know each other are ordered part by part."""
+    together = next(layer for layer in CONTRACTS["compute-layers"]["layers"] if ":" in layer).split(" : ")
+    named = {name for layer in CONTRACTS["compiler-layers"]["layers"] for name in layer.split(" | ")}
+    for folder in together:
+        parts = {f"{folder}.{path.stem}" for path in (ROOT / "compute" / folder).glob("[!_]*") if path.suffix != ".pyc"}
+        assert folder in named or (parts and parts <= named), (folder, parts - named)
+
+
 @pytest.mark.capability("A14")
 def test_the_compiler_is_a_base_of_its_own() -> None:
     """IR and autodiff know nothing of nn; compute knows nothing federated, which all lies above it or beside it."""

@@ -105,6 +105,8 @@ PLANTED = {
     "a training framework": ("compute", "import torch\n"),
     "a statistical generator among secrets": ("privacy/dp", "import random\n"),
     "a pass that knows layers": ("compute/passes", "import coterie.compute.nn\n"),
+    "a rule that knows the table": ("compute/primitives", "import coterie.compute.table\n"),
+    "an array function that knows gradients": ("compute/numpy", "import coterie.compute.autodiff\n"),
     "a layer that knows training": ("compute/nn", "import coterie.compute.training\n"),
     "a plan that knows what it was made of, for types alone": (
         "aggregation/plan",

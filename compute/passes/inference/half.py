@@ -4,18 +4,12 @@ from typing import Any
 
 import numpy as np
 
-from coterie.compute.control.table import STRUCTURED
-from coterie.compute.ir import Graph, NDArray, Node, Value, constant_node
+from coterie.compute.ir import Graph, NDArray, Node, Type, Value, constant_node
 from coterie.compute.passes.inference.refusal import require_inference
-from coterie.compute.primitives.table import PRIMITIVES
+from coterie.compute.primitives.facts import Half
+from coterie.compute.table import PRIMITIVES
 from coterie.compute.verify import verify
 
-# Sums, and what grows or divides, leave the range of float16 (6e-8 to 65 504) or lose their last digits there.
-_SINGLE = frozenset(
-    "sum cumsum scatter_add softmax exp log sqrt divide power softplus floor_divide top_k conv_weight_gradient".split()
-)
-# What takes its operands back to float16: the multiplications that are worth it.
-_PRODUCTS = frozenset({"conv", "conv_input_gradient", "matmul", "gemm"})
 _LARGEST, _SMALLEST = 65504.0, 2.0**-14  # of the numbers that have all their digits
 
 
@@ -56,12 +50,13 @@ class _Halver:
             self._constants[node.output] = node.attributes["value"]
             self._home[node.output] = "any"
             return
-        dtype = "float16" if self._halves(node) else "float32"
+        row = PRIMITIVES[node.primitive]
+        dtype = "float16" if self._halves(node, row.facts.half) else "float32"
         operands = tuple(
             self._read(value, dtype if value.type.dtype == "float32" else value.type.dtype, node.source)
             for value in node.inputs
         )
-        if node.primitive in STRUCTURED:
+        if row.facts.half == "apart":
             self._nodes.append(Node(node.primitive, operands, node.outputs, node.attributes, node.source))
             for value in node.outputs:
                 self._made(value, value.type.dtype, value)
@@ -69,25 +64,26 @@ class _Halver:
         attributes: dict[str, Any] = dict(node.attributes)
         if node.primitive == "astype" and attributes["dtype"] == "float32":
             attributes["dtype"] = dtype
-        output = Value(PRIMITIVES[node.primitive].infer(*(value.type for value in operands), **attributes))
+        (type_,) = row.infer([value.type for value in operands], attributes)
+        output = Value(type_)
         self._nodes.append(Node(node.primitive, operands, (output,), attributes, node.source))
         self._made(node.output, output.type.dtype, output)
 
-    def _halves(self, node: Node) -> bool:
+    def _halves(self, node: Node, half: Half) -> bool:
         """Whether a node is computed in float16."""
         floats = [value for value in node.inputs if value.type.dtype == "float32"]
-        if node.primitive in STRUCTURED or node.primitive in _SINGLE or node.primitive == "astype":
+        if half in ("apart", "single"):
             return False
         if not floats or not all(_fits(self._constants[value]) for value in floats if value in self._constants):
             return False
         if not _fits(np.asarray(node.attributes.get("value", 0.0))):
             return False
-        if node.primitive in _PRODUCTS:
+        if half == "begins":
             return True
         made = [self._home[value] for value in floats if value not in self._constants]
         if node.primitive == "multiply" and len(set(node.inputs)) == 1:
             return False  # a square
-        if node.primitive in ("gather", "concat") and not made:
+        if half == "chooses" and not made:
             return True  # a table of weights
         return bool(made) and all(home == "float16" for home in made)
 
@@ -104,8 +100,7 @@ class _Halver:
             else:
                 attributes = {"dtype": dtype}
                 operand = self._known[value, self._home[value]]
-                type_ = PRIMITIVES["astype"].infer(operand.type, **attributes)
-                made = Node("astype", (operand,), (Value(type_),), attributes, source)
+                made = Node("astype", (operand,), (Value(Type(dtype, operand.type.shape)),), attributes, source)
             self._nodes.append(made)
             self._known[value, dtype] = made.output
         return self._known[value, dtype]

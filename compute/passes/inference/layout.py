@@ -14,7 +14,7 @@ import numpy as np
 from coterie.compute.ir import Graph, Node, Value
 from coterie.compute.passes.inference.channels import addend_of, emit_product, weights_of
 from coterie.compute.passes.rewrite import View, rewrite
-from coterie.compute.primitives.table import ELEMENTWISE
+from coterie.compute.table import ELEMENTWISE
 
 Shape = tuple[int, ...]
 

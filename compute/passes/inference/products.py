@@ -11,7 +11,7 @@ import numpy as np
 
 from coterie.compute.ir import Graph, Node, Value
 from coterie.compute.passes.rewrite import View, rewrite
-from coterie.compute.primitives.table import ELEMENTWISE
+from coterie.compute.table import ELEMENTWISE
 
 _SWAPPED = (1, 0)
 

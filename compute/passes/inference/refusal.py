@@ -5,10 +5,11 @@ variables, is wrong in a graph that trains: there a folded weight would never ch
 from collections.abc import Callable, Iterator
 
 from coterie.compute.ir import Graph, Node, Value, require_graph
+from coterie.compute.table import having
 from coterie.errors import GraphRefused
 
 _NEXT = "next/"  # what training graphs write before the name of the input that an output replaces
-_GRADIENTS = frozenset({"conv_weight_gradient"})  # primitives that only derivatives are made of
+_GRADIENTS = having(lambda facts: facts.derivative)
 _SHIFTS = frozenset({"reshape", "broadcast_to", "negative", "multiply", "divide", "astype"})
 
 

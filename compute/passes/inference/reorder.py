@@ -14,11 +14,10 @@ import numpy as np
 from coterie.compute.ir import Graph, Node, Value
 from coterie.compute.passes.padding import sliced
 from coterie.compute.passes.rewrite import View, rewrite
-from coterie.compute.primitives.table import ELEMENTWISE
+from coterie.compute.table import ELEMENTWISE, having
 
 Rule = Callable[[Node, View], Value | None]
-# a <= b implies f(a) <= f(b), wherever they are: a logarithm of what the pooling drops may be NaN.
-_MONOTONE = frozenset({"relu", "sigmoid", "tanh", "exp", "floor"})
+_MONOTONE = having(lambda facts: facts.monotone)
 Shape = tuple[int, ...]
 
 

@@ -12,9 +12,10 @@ import numpy as np
 from coterie.compute.ir import Graph, NDArray, Node, Value
 from coterie.compute.passes.inference.channels import addend_of, emit_product, weights_of
 from coterie.compute.passes.rewrite import View, rewrite
+from coterie.compute.table import having
 
 Rule = Callable[[Node, View], Value | None]
-_NEVER_NEGATIVE = frozenset({"relu", "sigmoid", "exp", "sqrt", "softmax", "softplus"})
+_NEVER_NEGATIVE = having(lambda facts: facts.nonnegative)
 
 
 def replace_operators(graph: Graph) -> Graph:

@@ -6,7 +6,7 @@ one wherever gradients are taken; every primitive has every rule.
 # pyright: reportUnknownLambdaType=false, reportUnknownArgumentType=false, reportUnknownMemberType=false
 # pyright: reportUnknownVariableType=false
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 
 import numpy as np
@@ -16,15 +16,13 @@ from hypothesis import given, settings
 from coterie.compute import numpy as cnp
 from coterie.compute import ops
 from coterie.compute.array import Array
-from coterie.compute.autodiff import grad, vjp
+from coterie.compute.autodiff import grad, pullback_graph, vjp
 from coterie.compute.batching import vmap
-from coterie.compute.control.row import Structured
-from coterie.compute.control.table import STRUCTURED
 from coterie.compute.ir import NDArray
 from coterie.compute.jit import jit
 from coterie.compute.mode import use_mode
-from coterie.compute.primitives.row import Call, Primitive, no_gradient
-from coterie.compute.primitives.table import CATEGORIES, PRIMITIVES
+from coterie.compute.primitives.row import Call, Cotangents, Primitive, Pullback, no_gradients
+from coterie.compute.table import PLAIN, PRIMITIVES
 from tests.compute.core.cases import CASES, apply, floats
 from tests.compute.core.programs import Step, operands, run, steps
 
@@ -75,8 +73,8 @@ def test_one_gradient_rule_serves_every_way_of_differentiating(way: str, monkeyp
     before = WAYS[way](cnp.tanh, x).numpy()
     np.testing.assert_allclose(before, 1 - np.tanh(x.numpy()) ** 2, rtol=1e-5)
 
-    def doubled(index: int, call: Call, g: Array) -> Array:
-        return g * 7.0
+    def doubled(call: Call, cotangents: Cotangents, wanted: Sequence[bool], pullback: Pullback) -> Cotangents:
+        return [None if g is None else g * 7.0 for g in cotangents]
 
     monkeypatch.setitem(PRIMITIVES, "tanh", replace(PRIMITIVES["tanh"], gradient=doubled))
     np.testing.assert_allclose(WAYS[way](cnp.tanh, x).numpy(), np.full(5, 7.0), rtol=1e-6)
@@ -84,34 +82,32 @@ def test_one_gradient_rule_serves_every_way_of_differentiating(way: str, monkeyp
 
 @pytest.mark.capability("D8")
 def test_every_operation_has_a_category_and_every_rule() -> None:
-    assert set(CATEGORIES) == set(PRIMITIVES)
-    assert set(CATEGORIES.values()) | {"control"} == {"dataflow", "tensor", "nn", "control"}
-    assert not set(PRIMITIVES) & set(STRUCTURED)
-    for rows, kind in ((PRIMITIVES, Primitive), (STRUCTURED, Structured)):
-        for name, row in rows.items():
-            assert row.name == name
-            for field in fields(kind):
-                assert field.name == "name" or callable(getattr(row, field.name)), (name, field.name)
-    assert {"cond", "while", "scan"} <= set(STRUCTURED)
-    assert 40 <= len(PRIMITIVES) <= 60  # a closed core
+    assert {row.facts.category for row in PRIMITIVES.values()} == {"dataflow", "tensor", "nn", "control"}
+    for name, row in PRIMITIVES.items():
+        assert row.name == name
+        for field in fields(Primitive):
+            assert field.name in ("name", "facts") or callable(getattr(row, field.name)), (name, field.name)
+    assert set(PRIMITIVES) - PLAIN == {"call", "checkpoint", "cond", "custom", "scan", "user", "while"}
+    assert 40 <= len(PLAIN) <= 60  # a closed core
 
 
 @pytest.mark.capability("D8")
-@pytest.mark.parametrize("name", PRIMITIVES)
+@pytest.mark.parametrize("name", sorted(PLAIN))
 def test_a_primitive_without_a_gradient_says_so_and_the_others_have_one(name: str) -> None:
-    """The explicit "none" is the rule no_gradient; everything else answers for every float operand."""
+    """The explicit "none" is the rule no_gradients; everything else answers for every float operand."""
     row = PRIMITIVES[name]
     for c in CASES[name]:
         result = apply(name, c)(*map(Array, c.operands))
         for index in floats(c):
-            call = Call(tuple(map(Array, c.operands)), result, c.attributes)
-            if row.gradient is no_gradient or not result.type.is_float:
+            call = Call(tuple(map(Array, c.operands)), (result,), c.attributes)
+            if row.gradient is no_gradients or not result.type.is_float:
                 continue
-            part = row.gradient(index, call, cnp.ones_like(result))
+            wanted = [i == index for i in range(len(c.operands))]
+            part = row.gradient(call, [cnp.ones_like(result)], wanted, pullback_graph)[index]
             assert part is None or part.type == call.inputs[index].type
             if name not in WITHOUT:
                 assert part is not None, (name, index)
-    told = row.gradient is no_gradient
+    told = row.gradient is no_gradients
     assert told == (name in WITHOUT), name
 
 

@@ -19,8 +19,8 @@ from coterie.compute.onnx.checker import check_graph
 from coterie.compute.onnx.operators import OPERATORS
 from coterie.compute.onnx.writer import to_onnx
 from coterie.compute.passes import optimise
-from coterie.compute.primitives.table import PRIMITIVES
 from coterie.compute.runtime.executable import Executable
+from coterie.compute.table import PLAIN
 from coterie.compute.text import parse, to_text
 from coterie.compute.trace import TensorSpec, trace
 from coterie.compute.verify import verify
@@ -40,7 +40,7 @@ def test_each_level_can_be_shown_and_is_verified() -> None:
     meaning = interpret(raw, feeds)
     for level in (raw, graph, parse(to_text(graph))):
         assert verify(level) is level
-        assert all(node.primitive in PRIMITIVES for node in level.nodes)
+        assert all(node.primitive in PLAIN for node in level.nodes)
         for name, value in interpret(level, feeds).items():
             np.testing.assert_allclose(value, meaning[name], rtol=1e-5, atol=1e-6)
     assert to_text(graph).count(" = ") == len(graph.nodes)

@@ -1,6 +1,6 @@
 """Layouts of memory: nothing live overlaps, everything is aligned, and a run inside one arena gives the same bits."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
@@ -11,14 +11,14 @@ from coterie.compute import numpy as cnp
 from coterie.compute import ops
 from coterie.compute.array import Array
 from coterie.compute.control.functions import scan
-from coterie.compute.interpret import interpret
-from coterie.compute.ir import Graph, NDArray, Value
+from coterie.compute.interpret import interpret, run
+from coterie.compute.ir import Graph, NDArray, Node, Value
 from coterie.compute.memory.in_place import in_place
 from coterie.compute.memory.lifetimes import VIEWS, Block, lifetimes, lower_bound
 from coterie.compute.memory.planners import PLANNERS, Plan, best_fit, two_cursors
 from coterie.compute.memory.report import memory_report
 from coterie.compute.passes import optimise
-from coterie.compute.primitives.table import PRIMITIVES
+from coterie.compute.table import PRIMITIVES
 from coterie.compute.trace import GraphInputs, TensorSpec, trace, trace_named
 from tests.compute.core.test_passes import feeds, graphs
 from tests.compute.core.test_steps import MODELS, sgd, step_graph
@@ -83,6 +83,11 @@ def test_the_best_gap_is_the_smallest_that_fits() -> None:
     assert plan.offsets[small] == plan.offsets[gone[1]]  # not the larger gap before it
 
 
+def evaluated(node: Node, operands: Sequence[NDArray]) -> Sequence[NDArray]:
+    """What a node that holds no graph makes of its operands."""
+    return PRIMITIVES[node.primitive].evaluate(run, operands, node.attributes)
+
+
 def run_in_arena(graph: Graph, plan: Plan, laid: tuple[Block, ...], over: dict[Value, Value]) -> dict[str, NDArray]:
     """Every value lives at its place of one buffer, which begins full of garbage. Results that are written over an
     operand are computed element by element, so that a hazard inside one node shows too.
@@ -105,14 +110,14 @@ def run_in_arena(graph: Graph, plan: Plan, laid: tuple[Block, ...], over: dict[V
             if node.primitive == "constant" or node.primitive in VIEWS:
                 continue
             operands = [place(value) for value in node.inputs]
-            out, evaluate = place(node.output), PRIMITIVES[node.primitive].evaluate
+            out = place(node.output)
             if node.output in over:
                 shape = node.output.type.shape
                 whole = [np.broadcast_to(x, shape) for x in operands]
                 for at in np.ndindex(shape):
-                    out[at] = evaluate(*(x[at] for x in whole), **node.attributes)
+                    (out[at],) = evaluated(node, [x[at] for x in whole])
             else:
-                out[...] = evaluate(*(x.copy() for x in operands), **node.attributes)
+                (out[...],) = evaluated(node, [x.copy() for x in operands])
     return {name: place(value).copy() for name, value in graph.outputs.items()}
 
 
