@@ -20,9 +20,9 @@ from coterie.compute.autodiff import grad, vjp
 from coterie.compute.batching import vmap
 from coterie.compute.control.row import Structured
 from coterie.compute.control.table import STRUCTURED
+from coterie.compute.interactive.jit import jit
+from coterie.compute.interactive.mode import use_mode
 from coterie.compute.ir import NDArray
-from coterie.compute.jit import jit
-from coterie.compute.mode import use_mode
 from coterie.compute.primitives.row import Call, Primitive, no_gradient
 from coterie.compute.primitives.table import CATEGORIES, PRIMITIVES
 from tests.compute.core.cases import CASES, apply, floats

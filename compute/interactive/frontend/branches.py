@@ -7,7 +7,7 @@ from coterie.compute import tree
 from coterie.compute.array import as_array
 from coterie.compute.control.bind import bind_structured
 from coterie.compute.control.functions import closed
-from coterie.compute.frontend.values import (
+from coterie.compute.interactive.frontend.values import (
     Undefined,
     Unset,
     deciding,
