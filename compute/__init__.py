@@ -10,12 +10,10 @@ from typing import TYPE_CHECKING, Any
 from coterie.compute.lazy import loader
 
 if TYPE_CHECKING:
-    from coterie.compute.aot import aot_compile as aot_compile
     from coterie.compute.array import Array as Array
     from coterie.compute.autodiff import grad as grad
     from coterie.compute.autodiff import value_and_grad as value_and_grad
     from coterie.compute.autodiff import vjp as vjp
-    from coterie.compute.autojit import autojit as autojit
     from coterie.compute.batching import vmap as vmap
     from coterie.compute.clipping.transform import clipped_grad as clipped_grad
     from coterie.compute.clipping.transform import noised_mean as noised_mean
@@ -36,12 +34,18 @@ if TYPE_CHECKING:
     from coterie.compute.graph_file import graph_digest as graph_digest
     from coterie.compute.graph_file import load_graph as load_graph
     from coterie.compute.graph_file import save_graph as save_graph
+    from coterie.compute.interactive.aot import aot_compile as aot_compile
+    from coterie.compute.interactive.autojit import autojit as autojit
+    from coterie.compute.interactive.jit import jit as jit
+    from coterie.compute.interactive.mode import get_mode as get_mode
+    from coterie.compute.interactive.mode import set_mode as set_mode
+    from coterie.compute.interactive.mode import use_mode as use_mode
+    from coterie.compute.interactive.shard import shard as shard
+    from coterie.compute.interactive.tape import Variable as Variable
+    from coterie.compute.interactive.tape import backward as backward
+    from coterie.compute.interactive.tape import tape as tape
     from coterie.compute.interpret import interpret as interpret
-    from coterie.compute.jit import jit as jit
     from coterie.compute.memory.report import memory_report as memory_report
-    from coterie.compute.mode import get_mode as get_mode
-    from coterie.compute.mode import set_mode as set_mode
-    from coterie.compute.mode import use_mode as use_mode
     from coterie.compute.onnx.writer import to_onnx as to_onnx
     from coterie.compute.passes import optimise as optimise
     from coterie.compute.passes.cost import bytes_moved as bytes_moved
@@ -54,10 +58,6 @@ if TYPE_CHECKING:
     from coterie.compute.passes.recompute import recompute as recompute
     from coterie.compute.passes.zeros import eliminate_zeros as eliminate_zeros
     from coterie.compute.profile import profile as profile
-    from coterie.compute.shard import shard as shard
-    from coterie.compute.tape import Variable as Variable
-    from coterie.compute.tape import backward as backward
-    from coterie.compute.tape import tape as tape
     from coterie.compute.text import parse as parse
     from coterie.compute.text import to_text as to_text
     from coterie.compute.trace import GraphInputs as GraphInputs
@@ -72,10 +72,10 @@ _HOMES = {
     "GraphInputs": "trace",
     "Registry": "extension.registry",
     "TensorSpec": "trace",
-    "Variable": "tape",
-    "aot_compile": "aot",
-    "autojit": "autojit",
-    "backward": "tape",
+    "Variable": "interactive.tape",
+    "aot_compile": "interactive.aot",
+    "autojit": "interactive.autojit",
+    "backward": "interactive.tape",
     "bind_weights": "passes.inference",
     "bytes_moved": "passes.cost",
     "check_primitive": "extension.laws",
@@ -86,12 +86,12 @@ _HOMES = {
     "data_sink": "training.data_sink",
     "eliminate_zeros": "passes.zeros",
     "flops": "passes.cost",
-    "get_mode": "mode",
+    "get_mode": "interactive.mode",
     "grad": "autodiff",
     "graph_digest": "graph_file",
     "in_float16": "passes.inference",
     "interpret": "interpret",
-    "jit": "jit",
+    "jit": "interactive.jit",
     "legalise": "passes.legalise",
     "load_graph": "graph_file",
     "load_plugins": "extension.plugins",
@@ -108,16 +108,16 @@ _HOMES = {
     "register_kernel": "extension.registry",
     "save_graph": "graph_file",
     "scan": "control.functions",
-    "set_mode": "mode",
-    "shard": "shard",
+    "set_mode": "interactive.mode",
+    "shard": "interactive.shard",
     "simplify_formulas": "passes.formulas",
-    "tape": "tape",
+    "tape": "interactive.tape",
     "to_dot": "drawing",
     "to_onnx": "onnx.writer",
     "to_text": "text",
     "trace": "trace",
     "trace_named": "trace",
-    "use_mode": "mode",
+    "use_mode": "interactive.mode",
     "use_registry": "extension.registry",
     "value_and_grad": "autodiff",
     "verify": "verify",

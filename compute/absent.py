@@ -23,9 +23,11 @@ def refuser(package: str, elsewhere: Mapping[str, str]) -> Callable[[str], NoRet
 
 
 def _functions(package: str) -> list[str]:
-    """The public functions and classes of a package that are its own."""
-    return [
+    """The public functions and classes of a package: its own, and those that it loads on first use."""
+    found = vars(sys.modules[package])
+    own = [
         name
-        for name, value in vars(sys.modules[package]).items()
+        for name, value in found.items()
         if not name.startswith("_") and callable(value) and str(getattr(value, "__module__", "")).startswith(package)
     ]
+    return sorted({*own, *found.get("_HOMES", ())})

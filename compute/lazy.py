@@ -6,7 +6,8 @@ from typing import Any
 
 
 def loader(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
-    """The ``__getattr__`` of a package. homes: each public name, and the module below the package that holds it.
+    """The ``__getattr__`` of a package. homes: each public name, and the module that holds it: below the package, or
+    by its full name.
 
     Raises AttributeError for another name, as Python does.
     """
@@ -14,6 +15,7 @@ def loader(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
     def find(name: str) -> Any:
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        return getattr(import_module(f"{package}.{homes[name]}"), name)
+        home = homes[name]
+        return getattr(import_module(home if home.startswith("coterie.") else f"{package}.{home}"), name)
 
     return find

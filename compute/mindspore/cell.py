@@ -7,12 +7,12 @@ from typing import Any, Self, cast
 
 from coterie.compute.array import Array
 from coterie.compute.control.derived import custom_vjp
-from coterie.compute.frontend.rewrite import rewrite
+from coterie.compute.interactive.frontend.rewrite import rewrite
+from coterie.compute.interactive.mode import get_mode
 from coterie.compute.mindspore.compiled import Jitted
 from coterie.compute.mindspore.context import uniform
 from coterie.compute.mindspore.parameter import Parameter, step_recorder
 from coterie.compute.mindspore.tensor import tensors
-from coterie.compute.mode import get_mode
 from coterie.compute.nn.mode import EVAL, Mode, train
 from coterie.compute.recorder import RECORDER
 from coterie.compute.source import user_source

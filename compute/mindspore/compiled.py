@@ -9,16 +9,16 @@ from typing import Any, Literal
 from coterie.compute import tree
 from coterie.compute.array import Array, as_array
 from coterie.compute.extension.decompose import host_only
-from coterie.compute.frontend.rewrite import rewrite
+from coterie.compute.interactive.frontend.rewrite import rewrite
+from coterie.compute.interactive.jit import signature_of, too_deep
+from coterie.compute.interactive.mode import get_mode
+from coterie.compute.interactive.purity import undrawn
 from coterie.compute.ir import Graph, Type
-from coterie.compute.jit import signature_of, too_deep
 from coterie.compute.mindspore.context import uniform
 from coterie.compute.mindspore.parameter import Parameter, StepRecorder, scope, write
 from coterie.compute.mindspore.tensor import Tensor, tensors
-from coterie.compute.mode import get_mode
 from coterie.compute.onnx.writer import to_onnx
 from coterie.compute.passes import optimise
-from coterie.compute.purity import undrawn
 from coterie.compute.recorder import RECORDER
 from coterie.compute.runtime.executable import Executable
 from coterie.compute.source import user_source

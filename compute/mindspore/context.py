@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from coterie.compute.array import Array
-from coterie.compute.mode import set_mode
+from coterie.compute.interactive.mode import set_mode
 from coterie.compute.nn.initialisers import stream, unit
 from coterie.errors import ArgumentValueError
 

@@ -11,7 +11,7 @@ from coterie.compute import autodiff, batching, tree
 from coterie.compute import numpy as cnp
 from coterie.compute.array import Array, as_array
 from coterie.compute.autodiff import Position
-from coterie.compute.frontend.rewrite import rewrite
+from coterie.compute.interactive.frontend.rewrite import rewrite
 from coterie.compute.mindspore.compiled import Jitted
 from coterie.compute.mindspore.parameter import Parameter, scope, write
 from coterie.compute.mindspore.tensor import tensors

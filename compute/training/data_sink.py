@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from coterie.compute.control.functions import scan
-from coterie.compute.jit import jit
+from coterie.compute.interactive.jit import jit
 from coterie.compute.runtime.session import CPU
 from coterie.compute.training.sink import require_loops
 from coterie.compute.training.stacks import Stacks

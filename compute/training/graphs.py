@@ -13,6 +13,7 @@ import numpy as np
 from coterie.compute import numpy as xp
 from coterie.compute.array import Array, as_array
 from coterie.compute.data.batches import WEIGHT
+from coterie.compute.interactive.purity import undrawn
 from coterie.compute.ir import Graph
 from coterie.compute.nn import mode as modes
 from coterie.compute.nn.calling import forward
@@ -20,7 +21,6 @@ from coterie.compute.nn.losses import softmax_cross_entropy
 from coterie.compute.nn.module import Module
 from coterie.compute.optim.optimizer import Optimizer
 from coterie.compute.passes import optimise
-from coterie.compute.purity import undrawn
 from coterie.compute.source import user_source
 from coterie.compute.step.buffers import buffers_after
 from coterie.compute.step.draws import drawing_mode

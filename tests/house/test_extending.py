@@ -57,6 +57,7 @@ def apply(house: Path, block: Block) -> None:
     if block.verb == "add":
         assert not file.exists(), f"{block.path} is there already"
         newest = max(path.name[:4] for path in (ROOT / "server/store/migrations/versions").glob("[0-9]*.py"))
+        file.parent.mkdir(exist_ok=True)
         file.write_text(block.text.replace("NEWEST", newest), encoding="utf-8")
         return
     lines = block.text.splitlines(keepends=True)

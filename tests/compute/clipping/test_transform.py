@@ -21,7 +21,7 @@ from coterie.compute.array import Array
 from coterie.compute.autodiff import grad
 from coterie.compute.batching import vmap
 from coterie.compute.clipping.transform import clipped_grad, noised_mean
-from coterie.compute.jit import jit
+from coterie.compute.interactive.jit import jit
 from coterie.errors import InputError, ShapeError
 from tests.compute.clipping.models import BY_NAME, MODELS, Model, assert_agree, clip_of, length, loop
 

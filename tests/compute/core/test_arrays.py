@@ -13,8 +13,8 @@ import pytest
 from coterie.compute import numpy as cnp
 from coterie.compute import ops
 from coterie.compute.array import Array
+from coterie.compute.interactive.jit import jit
 from coterie.compute.ir import NDArray
-from coterie.compute.jit import jit
 from coterie.compute.trace import TensorSpec, trace
 from coterie.errors import DTypeError, InputError
 

@@ -13,7 +13,7 @@ from coterie.compute import numpy as cnp
 from coterie.compute import ops
 from coterie.compute.array import Array
 from coterie.compute.autodiff import grad, value_and_grad, vjp
-from coterie.compute.jit import jit
+from coterie.compute.interactive.jit import jit
 from coterie.compute.passes import optimise
 from coterie.compute.trace import TensorSpec, trace, trace_named
 from coterie.errors import DTypeError, InputError, ShapeError, TraceError

@@ -20,9 +20,9 @@ from coterie.compute.array import Array
 from coterie.compute.autodiff import grad, value_and_grad
 from coterie.compute.batching import vmap
 from coterie.compute.control.functions import cond, scan, while_loop
+from coterie.compute.interactive.jit import jit
 from coterie.compute.interpret import interpret
 from coterie.compute.ir import Graph, Node
-from coterie.compute.jit import jit
 from coterie.compute.onnx.checker import check_graph
 from coterie.compute.onnx.writer import to_onnx
 from coterie.compute.passes import optimise

@@ -16,9 +16,9 @@ from coterie.compute.array import Array
 from coterie.compute.autodiff import grad, value_and_grad
 from coterie.compute.batching import vmap
 from coterie.compute.control.derived import checkpoint, custom_vjp
+from coterie.compute.interactive.jit import jit
 from coterie.compute.interpret import interpret
 from coterie.compute.ir import Graph
-from coterie.compute.jit import jit
 from coterie.compute.onnx.writer import to_onnx
 from coterie.compute.passes import optimise
 from coterie.compute.text import parse, to_text

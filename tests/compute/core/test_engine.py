@@ -18,9 +18,9 @@ from coterie.compute import ops
 from coterie.compute.array import Array
 from coterie.compute.autodiff import grad, pullback_graph, vjp
 from coterie.compute.batching import vmap
+from coterie.compute.interactive.jit import jit
+from coterie.compute.interactive.mode import use_mode
 from coterie.compute.ir import NDArray
-from coterie.compute.jit import jit
-from coterie.compute.mode import use_mode
 from coterie.compute.primitives.row import Call, Cotangents, Primitive, Pullback, no_gradients
 from coterie.compute.table import PLAIN, PRIMITIVES
 from tests.compute.core.cases import CASES, apply, floats

@@ -16,7 +16,7 @@ from coterie.compute import numpy as cnp
 from coterie.compute import ops
 from coterie.compute.array import Array
 from coterie.compute.autodiff import grad
-from coterie.compute.jit import jit
+from coterie.compute.interactive.jit import jit
 from coterie.compute.trace import TensorSpec, trace, trace_named
 from coterie.errors import CoterieError, DTypeError, ShapeError, TraceError
 

@@ -15,8 +15,8 @@ from coterie.compute import numpy as cnp
 from coterie.compute import tree
 from coterie.compute.array import Array
 from coterie.compute.autodiff import grad
-from coterie.compute.frontend.rewrite import rewrite
-from coterie.compute.jit import jit
+from coterie.compute.interactive.frontend.rewrite import rewrite
+from coterie.compute.interactive.jit import jit
 from coterie.compute.onnx.writer import to_onnx
 from coterie.compute.text import parse, to_text
 from coterie.compute.trace import TensorSpec, trace, trace_named

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from coterie.compute.array import Array
-from coterie.compute.jit import jit
+from coterie.compute.interactive.jit import jit
 from coterie.errors import ArgumentValueError, TraceError
 
 POINTS = [np.float32(value) for value in (2.0, -2.0, 0.0)]

@@ -12,8 +12,8 @@ import pytest
 
 from coterie.compute import numpy as cnp
 from coterie.compute.array import Array
-from coterie.compute.frontend.rewrite import rewrite
-from coterie.compute.jit import jit
+from coterie.compute.interactive.frontend.rewrite import rewrite
+from coterie.compute.interactive.jit import jit
 
 NAMES = ("a", "b", "c")
 POINTS = [np.asarray(p) for p in ([0.5, -1.25, 2.0], [1.5, 1.0, -0.5], [-2.0, 0.25, 0.75], [3.0, 2.5, 1.0])]

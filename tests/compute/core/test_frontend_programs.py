@@ -16,8 +16,8 @@ from coterie.compute import tree
 from coterie.compute.array import Array
 from coterie.compute.autodiff import grad
 from coterie.compute.batching import vmap
-from coterie.compute.frontend.rewrite import rewrite
-from coterie.compute.jit import jit
+from coterie.compute.interactive.frontend.rewrite import rewrite
+from coterie.compute.interactive.jit import jit
 
 POINTS = [np.asarray(point) for point in ([1.0, 2.0], [-1.0, -2.0], [3.0, 0.5], [0.25, 0.5], [6.0, -8.0])]
 

@@ -15,7 +15,7 @@ import pytest
 from coterie.compute import numpy as cnp
 from coterie.compute import tree
 from coterie.compute.array import Array
-from coterie.compute.jit import jit
+from coterie.compute.interactive.jit import jit
 from coterie.errors import TraceError
 
 POINTS = [np.asarray(point) for point in ([1.0, 2.0], [-1.0, -2.0], [3.0, 0.5], [0.25, 0.5], [6.0, -8.0])]

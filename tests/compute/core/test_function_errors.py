@@ -17,7 +17,7 @@ import pytest
 from coterie.compute import numpy as cnp
 from coterie.compute import ops
 from coterie.compute.array import Array
-from coterie.compute.jit import jit
+from coterie.compute.interactive.jit import jit
 from coterie.compute.onnx.writer import to_onnx
 from coterie.compute.trace import TensorSpec, trace
 from coterie.errors import CoterieError, DTypeError, InputError, ShapeError, TraceError

@@ -20,8 +20,8 @@ from coterie.compute import ops
 from coterie.compute.array import Array
 from coterie.compute.autodiff import grad
 from coterie.compute.batching import vmap
+from coterie.compute.interactive.jit import jit
 from coterie.compute.ir import NDArray
-from coterie.compute.jit import jit
 from coterie.compute.onnx.checker import check_graph
 from coterie.compute.onnx.writer import to_onnx
 from coterie.compute.runtime.executable import Executable

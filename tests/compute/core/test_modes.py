@@ -14,8 +14,8 @@ from coterie.compute import numpy as cnp
 from coterie.compute import tree
 from coterie.compute.array import Array
 from coterie.compute.autodiff import value_and_grad
-from coterie.compute.jit import jit
-from coterie.compute.mode import use_mode
+from coterie.compute.interactive.jit import jit
+from coterie.compute.interactive.mode import use_mode
 from tests.compute.core.cases import CASES, Case, apply, floats, single
 
 ALL = [pytest.param(name, c, id=f"{name}-{i}") for name, cases in CASES.items() for i, c in enumerate(cases)]

@@ -16,9 +16,9 @@ import pytest
 from coterie.compute import numpy as cnp
 from coterie.compute.array import Array, bind
 from coterie.compute.autodiff import grad
+from coterie.compute.interactive.jit import jit
 from coterie.compute.interpret import interpret
 from coterie.compute.ir import NDArray
-from coterie.compute.jit import jit
 from coterie.compute.onnx.writer import to_onnx
 from coterie.compute.table import PLAIN
 from coterie.compute.trace import trace

@@ -11,9 +11,9 @@ from coterie.compute.array import Array, ArrayLike
 from coterie.compute.autodiff import grad
 from coterie.compute.control.derived import checkpoint
 from coterie.compute.control.functions import cond, scan, while_loop
+from coterie.compute.interactive.jit import jit
+from coterie.compute.interactive.tape import Variable, backward, tape
 from coterie.compute.ir import NDArray
-from coterie.compute.jit import jit
-from coterie.compute.tape import Variable, backward, tape
 from coterie.compute.trace import TensorSpec, trace
 from coterie.errors import DTypeError, InputError, ShapeError
 

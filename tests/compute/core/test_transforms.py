@@ -20,8 +20,8 @@ from coterie.compute.autodiff import grad, value_and_grad
 from coterie.compute.batching import vmap
 from coterie.compute.control.derived import custom_vjp
 from coterie.compute.control.functions import cond, scan, while_loop
-from coterie.compute.jit import jit
-from coterie.compute.mode import get_mode, set_mode, use_mode
+from coterie.compute.interactive.jit import jit
+from coterie.compute.interactive.mode import get_mode, set_mode, use_mode
 from coterie.compute.onnx.writer import to_onnx
 from coterie.compute.passes import optimise
 from coterie.compute.trace import TensorSpec, trace

@@ -16,8 +16,8 @@ from coterie.compute import ops
 from coterie.compute.array import Array
 from coterie.compute.autodiff import grad, value_and_grad
 from coterie.compute.batching import vmap
+from coterie.compute.interactive.jit import jit
 from coterie.compute.ir import NDArray
-from coterie.compute.jit import jit
 from coterie.compute.passes import optimise
 from coterie.compute.trace import TensorSpec, trace
 from coterie.errors import InputError, ShapeError

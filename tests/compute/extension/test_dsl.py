@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from coterie.compute import Array, TensorSpec, check_primitive, grad, jit, ops, optimise, primitive, to_onnx, trace
 from coterie.compute import numpy as cnp
-from coterie.compute.extension.dsl import (
+from coterie.compute.runtime.executable import Executable
+from coterie.compute.science.dsl import (
     axes,
     define,
     exp,
@@ -29,7 +30,7 @@ from coterie.compute.extension.dsl import (
     tanh,
     tensors,
 )
-from coterie.compute.extension.dsl.expression import (
+from coterie.compute.science.dsl.expression import (
     Access,
     Axis,
     Expression,
@@ -39,8 +40,7 @@ from coterie.compute.extension.dsl.expression import (
     Reduction,
     as_expression,
 )
-from coterie.compute.extension.dsl.operator import Operator
-from coterie.compute.runtime.executable import Executable
+from coterie.compute.science.dsl.operator import Operator
 from coterie.errors import InputError, ShapeError
 from tests.compute.extension.primitives import spread
 

@@ -42,9 +42,9 @@ from coterie.compute import (
 from coterie.compute import numpy as cnp
 from coterie.compute.clipping.transform import clipped_grad
 from coterie.compute.drawing import to_dot
+from coterie.compute.interactive.tape import Variable, backward, tape
 from coterie.compute.ir import Graph, NDArray
 from coterie.compute.passes import PASSES, fixpoint
-from coterie.compute.tape import Variable, backward, tape
 from coterie.errors import InputError, TraceError
 from tests.compute.extension.primitives import bare, polar, reversed_sum, spread, swish, tensor_add
 

@@ -11,7 +11,7 @@ import pytest
 
 from coterie.compute import Array, jit, operator_vjp, ops, vmap
 from coterie.compute import numpy as cnp
-from coterie.compute.extension.dsl import axes, define, sum_over, tanh, tensors
+from coterie.compute.science.dsl import axes, define, sum_over, tanh, tensors
 from coterie.errors import ArgumentValueError, DTypeError, ShapeError
 from tests.compute.extension.primitives import CASES, spread, swish, tensor_add
 

@@ -12,8 +12,8 @@ import pytest
 from coterie.compute import numpy as cnp
 from coterie.compute.array import Array
 from coterie.compute.autodiff import grad, value_and_grad
+from coterie.compute.interactive.jit import jit
 from coterie.compute.ir import NDArray
-from coterie.compute.jit import jit
 from coterie.compute.nn import losses
 from coterie.compute.onnx import ImportedModel, load
 from coterie.compute.onnx.writer import to_onnx

@@ -9,7 +9,7 @@ from onnx import TensorProto
 
 from coterie.compute.array import Array
 from coterie.compute.autodiff import grad
-from coterie.compute.jit import jit
+from coterie.compute.interactive.jit import jit
 from coterie.compute.onnx import load
 from coterie.compute.onnx.importer import learners
 from coterie.compute.onnx.importer.table import TRANSLATIONS

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from coterie.compute import mindspore as ms
+from coterie.compute.interactive.mode import use_mode
 from coterie.compute.ir import NDArray
 from coterie.compute.mindspore import Parameter, Tensor, nn, ops
 from coterie.compute.mindspore.initializer import HeUniform, Normal, XavierUniform, initializer
-from coterie.compute.mode import use_mode
 from coterie.errors import ArgumentTypeError, ArgumentValueError
 
 RNG = np.random.default_rng(9)

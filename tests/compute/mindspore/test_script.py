@@ -14,10 +14,10 @@ import pytest
 
 from coterie.compute import mindspore as ms
 from coterie.compute.array import Array
+from coterie.compute.interactive.mode import use_mode
 from coterie.compute.mindspore import Parameter, Tensor, nn, ops
 from coterie.compute.mindspore.dataset import NumpySlicesDataset
 from coterie.compute.mindspore.initializer import initializer
-from coterie.compute.mode import use_mode
 from coterie.errors import ArgumentTypeError, ArgumentValueError, InputError, ShapeError, TraceError
 
 RNG = np.random.default_rng(5)

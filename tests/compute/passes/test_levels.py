@@ -12,9 +12,9 @@ from coterie.compute import ops, tree
 from coterie.compute.array import Array
 from coterie.compute.autodiff import grad
 from coterie.compute.control.functions import scan, while_loop
+from coterie.compute.interactive.jit import jit
 from coterie.compute.interpret import interpret
 from coterie.compute.ir import Graph, NDArray
-from coterie.compute.jit import jit
 from coterie.compute.onnx.checker import check_graph
 from coterie.compute.onnx.operators import OPERATORS
 from coterie.compute.onnx.writer import to_onnx

@@ -14,9 +14,9 @@ import pytest
 from coterie.compute import numpy as cnp
 from coterie.compute.array import Array
 from coterie.compute.autodiff import grad
+from coterie.compute.interactive.jit import jit
 from coterie.compute.ir import NDArray
-from coterie.compute.jit import jit
-from coterie.compute.scipy import linalg, optimize, special
+from coterie.compute.science.scipy import linalg, optimize, special
 from coterie.errors import ArgumentValueError
 
 scipy_special: Any = import_module("scipy.special")

@@ -19,8 +19,8 @@ from coterie.compute import numpy as xp
 from coterie.compute.array import Array
 from coterie.compute.ir import NDArray
 from coterie.compute.optim.inverse_root import inverse_root
-from coterie.compute.optim.lbfgs import lbfgs, minimise
-from coterie.compute.optim.line_search import Point, wolfe
+from coterie.compute.science.lbfgs import lbfgs, minimise
+from coterie.compute.science.line_search import Point, wolfe
 from coterie.compute.step.step import TrainStep
 from coterie.errors import DTypeError, InputError
 

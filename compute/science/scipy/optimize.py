@@ -6,7 +6,7 @@ from typing import Any
 
 from coterie.compute.array import Array, as_array
 from coterie.compute.ir import NDArray
-from coterie.compute.optim.lbfgs import minimise
+from coterie.compute.science.lbfgs import minimise
 from coterie.errors import ArgumentValueError
 
 
@@ -32,7 +32,7 @@ def minimize(
     tol: float = 1e-6,
     options: Mapping[str, int] | None = None,
 ) -> OptimizeResult:
-    """A local minimum of ``fun(x, *args)``, compiled once, by :func:`coterie.compute.optim.lbfgs.minimise`.
+    """A local minimum of ``fun(x, *args)``, compiled once, by :func:`coterie.compute.science.lbfgs.minimise`.
 
     method: "L-BFGS-B", without bounds. tol: of the gradient's largest component. options: maxiter and maxcor (the
     changes that are remembered). Raises ArgumentValueError for another method or option.

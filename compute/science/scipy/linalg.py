@@ -65,5 +65,5 @@ def _matrix(x: Array, ord: float | str, axes: tuple[int, ...], keepdims: bool) -
 
 def __getattr__(name: str) -> NoReturn:
     if name in ABSENT:
-        raise AttributeError(f"coterie.compute.scipy.linalg has no {name}: {ABSENT[name]}.", name=name)
+        raise AttributeError(f"coterie.compute.science.scipy.linalg has no {name}: {ABSENT[name]}.", name=name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name)

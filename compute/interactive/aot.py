@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from coterie.compute.jit import Compiled
+from coterie.compute.interactive.jit import Compiled
 from coterie.compute.onnx.writer import Target
 from coterie.compute.signature import declared, require_function
 from coterie.errors import InputError

@@ -15,8 +15,8 @@ import numpy.typing as npt
 
 from coterie.compute import tree
 from coterie.compute.array import as_array
-from coterie.compute.optim.flat import Flat
-from coterie.compute.optim.line_search import Objective, Vector
+from coterie.compute.science.flat import Flat
+from coterie.compute.science.line_search import Objective, Vector
 from coterie.errors import InputError
 
 Matrix = npt.NDArray[np.float64]

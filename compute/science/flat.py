@@ -10,7 +10,7 @@ from coterie.compute import tree
 from coterie.compute.array import Array, as_array
 from coterie.compute.autodiff import value_and_grad
 from coterie.compute.ir import Type
-from coterie.compute.optim.line_search import Vector
+from coterie.compute.science.line_search import Vector
 from coterie.errors import DTypeError, InputError
 
 
@@ -69,7 +69,7 @@ class Flat:
         function of the vector.
         """
         # Imported on first use: optimizers are used where no runtime is.
-        from coterie.compute.jit import jit
+        from coterie.compute.interactive.jit import jit
 
         both = jit(value_and_grad(fn))
 

@@ -3,6 +3,6 @@
 What is not here has no portable ONNX form (factorisations, sparse matrices, signal processing); asking for it says so.
 """
 
-from coterie.compute.scipy import linalg as linalg
-from coterie.compute.scipy import optimize as optimize
-from coterie.compute.scipy import special as special
+from coterie.compute.science.scipy import linalg as linalg
+from coterie.compute.science.scipy import optimize as optimize
+from coterie.compute.science.scipy import special as special

@@ -9,13 +9,13 @@ from typing import Any, Literal, TypeAlias, overload
 from coterie.compute import tree
 from coterie.compute.array import Array, as_array
 from coterie.compute.extension.decompose import host_only
-from coterie.compute.frontend.rewrite import rewrite
+from coterie.compute.interactive.frontend.rewrite import rewrite
+from coterie.compute.interactive.mode import get_mode
+from coterie.compute.interactive.purity import undrawn
 from coterie.compute.ir import Graph, Type
-from coterie.compute.mode import get_mode
 from coterie.compute.onnx.writer import Target, to_onnx
 from coterie.compute.passes import optimise
 from coterie.compute.passes.unroll import unrolled
-from coterie.compute.purity import undrawn
 from coterie.compute.recorder import RECORDER
 from coterie.compute.runtime.executable import Executable
 from coterie.compute.signature import check_call, declared, in_order, require_function

@@ -2,8 +2,8 @@
 
 import ast
 
-from coterie.compute.frontend.names import effects
-from coterie.compute.frontend.syntax import call, function_of, load
+from coterie.compute.interactive.frontend.names import effects
+from coterie.compute.interactive.frontend.syntax import call, function_of, load
 
 
 class Super(ast.NodeTransformer):

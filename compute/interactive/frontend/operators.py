@@ -8,16 +8,16 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from coterie.compute.array import Array
-from coterie.compute.frontend.branches import choose as choose
-from coterie.compute.frontend.branches import if_ as if_
-from coterie.compute.frontend.branches import return_if as return_if
-from coterie.compute.frontend.loops import for_ as for_
-from coterie.compute.frontend.loops import range_ as range_
-from coterie.compute.frontend.loops import while_ as while_
-from coterie.compute.frontend.values import Undefined as Undefined
-from coterie.compute.frontend.values import Unset as Unset
-from coterie.compute.frontend.values import augmented as augmented
-from coterie.compute.frontend.values import is_traced, refuse, truth
+from coterie.compute.interactive.frontend.branches import choose as choose
+from coterie.compute.interactive.frontend.branches import if_ as if_
+from coterie.compute.interactive.frontend.branches import return_if as return_if
+from coterie.compute.interactive.frontend.loops import for_ as for_
+from coterie.compute.interactive.frontend.loops import range_ as range_
+from coterie.compute.interactive.frontend.loops import while_ as while_
+from coterie.compute.interactive.frontend.values import Undefined as Undefined
+from coterie.compute.interactive.frontend.values import Unset as Unset
+from coterie.compute.interactive.frontend.values import augmented as augmented
+from coterie.compute.interactive.frontend.values import is_traced, refuse, truth
 from coterie.compute.numpy import elementwise
 
 

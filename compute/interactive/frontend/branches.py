@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 from coterie.compute import tree
 from coterie.compute.array import as_array, bind_all
 from coterie.compute.control.functions import closed
-from coterie.compute.frontend.values import (
+from coterie.compute.interactive.frontend.values import (
     Undefined,
     Unset,
     deciding,

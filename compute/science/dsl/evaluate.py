@@ -9,7 +9,7 @@ import numpy as np
 
 from coterie.compute import numpy as xp
 from coterie.compute.array import Array, as_array
-from coterie.compute.extension.dsl.expression import (
+from coterie.compute.science.dsl.expression import (
     Access,
     Axis,
     Expression,

@@ -21,12 +21,21 @@ from functools import partial
 from types import CodeType, FunctionType, MethodType
 from typing import Any
 
-from coterie.compute.frontend.definition import definition_of, made, runs
-from coterie.compute.frontend.desugar import Desugar
-from coterie.compute.frontend.expressions import Expressions, Super, lazy
-from coterie.compute.frontend.names import assigned, effects, holds, leaves_loop, own
-from coterie.compute.frontend.refusal import explained
-from coterie.compute.frontend.syntax import SYNTAX, assign, augmented, call, load, located, names_tuple, strings
+from coterie.compute.interactive.frontend.definition import definition_of, made, runs
+from coterie.compute.interactive.frontend.desugar import Desugar
+from coterie.compute.interactive.frontend.expressions import Expressions, Super, lazy
+from coterie.compute.interactive.frontend.names import assigned, effects, holds, leaves_loop, own
+from coterie.compute.interactive.frontend.refusal import explained
+from coterie.compute.interactive.frontend.syntax import (
+    SYNTAX,
+    assign,
+    augmented,
+    call,
+    load,
+    located,
+    names_tuple,
+    strings,
+)
 
 _UNTOUCHED = (ast.Yield, ast.YieldFrom, ast.Await, ast.AsyncFor, ast.AsyncWith)
 _DECISIONS = (ast.If, ast.While, ast.For, ast.IfExp, ast.BoolOp, ast.Not, ast.Assert)

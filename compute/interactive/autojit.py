@@ -8,8 +8,8 @@ from typing import Any, cast
 
 from coterie.compute import tree
 from coterie.compute.array import as_array
-from coterie.compute.jit import Compiled, signature_of
-from coterie.compute.mode import get_mode
+from coterie.compute.interactive.jit import Compiled, signature_of
+from coterie.compute.interactive.mode import get_mode
 from coterie.compute.recorder import RECORDER
 from coterie.compute.signature import in_order, require_function
 from coterie.compute.trace import is_array

@@ -9,9 +9,9 @@ import numpy as np
 
 from coterie.compute import numpy as xp
 from coterie.compute.array import Array
-from coterie.compute.optim.flat import Flat
-from coterie.compute.optim.line_search import Point, Vector, wolfe
 from coterie.compute.optim.optimizer import Arrays, Optimizer, check_range, check_whole, scaled, zeros_like
+from coterie.compute.science.flat import Flat
+from coterie.compute.science.line_search import Point, Vector, wolfe
 from coterie.errors import InputError
 
 # A pair counts only where s·y is at least this part of |s| |y|: otherwise the curvature it tells of is rounding.

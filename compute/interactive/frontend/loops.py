@@ -6,8 +6,8 @@ from typing import Any
 
 from coterie.compute.array import as_array
 from coterie.compute.control.functions import scan, while_loop
-from coterie.compute.frontend.branches import Branch, State
-from coterie.compute.frontend.values import (
+from coterie.compute.interactive.frontend.branches import Branch, State
+from coterie.compute.interactive.frontend.values import (
     Undefined,
     Unset,
     deciding,

@@ -10,8 +10,8 @@ import numpy as np
 
 from coterie.compute import tree
 from coterie.compute.array import Array, as_array
+from coterie.compute.interactive.jit import jit
 from coterie.compute.ir import NDArray
-from coterie.compute.jit import jit
 from coterie.compute.recorder import RECORDER
 from coterie.compute.signature import in_order, require_function
 from coterie.compute.source import user_source

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from coterie.compute.extension.dsl.expression import Access, Axis, Index, Tensor
+from coterie.compute.science.dsl.expression import Access, Axis, Index, Tensor
 
 
 def solve(

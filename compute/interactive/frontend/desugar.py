@@ -16,8 +16,8 @@ is traced.
 import ast
 from collections.abc import Sequence
 
-from coterie.compute.frontend.names import holds, leaves_loop
-from coterie.compute.frontend.syntax import assign, call, load, located
+from coterie.compute.interactive.frontend.names import holds, leaves_loop
+from coterie.compute.interactive.frontend.syntax import assign, call, load, located
 
 Loop = ast.While | ast.For
 

@@ -9,7 +9,7 @@
 What ``define`` gives is a function of arrays: gradients, vmap and export follow from those of the core.
 """
 
-from coterie.compute.extension.dsl.expression import (
+from coterie.compute.science.dsl.expression import (
     axes,
     exp,
     log,
@@ -23,7 +23,7 @@ from coterie.compute.extension.dsl.expression import (
     tanh,
     tensors,
 )
-from coterie.compute.extension.dsl.operator import define
+from coterie.compute.science.dsl.operator import define
 
 __all__ = [
     "axes",

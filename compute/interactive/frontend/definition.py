@@ -9,8 +9,8 @@ from collections.abc import Callable
 from types import CellType, CodeType, FunctionType
 from typing import Any
 
-from coterie.compute.frontend import operators
-from coterie.compute.frontend.syntax import FLOW, SYNTAX
+from coterie.compute.interactive.frontend import operators
+from coterie.compute.interactive.frontend.syntax import FLOW, SYNTAX
 
 
 def definition_of(fn: FunctionType) -> ast.stmt:

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from coterie.compute.array import Array, as_array, refuse
-from coterie.compute.extension.dsl.evaluate import evaluate
-from coterie.compute.extension.dsl.expression import Access, Axis, Expression, Operand, Tensor, as_expression
-from coterie.compute.extension.dsl.sizes import solve
+from coterie.compute.science.dsl.evaluate import evaluate
+from coterie.compute.science.dsl.expression import Access, Axis, Expression, Operand, Tensor, as_expression
+from coterie.compute.science.dsl.sizes import solve
 from coterie.compute.source import user_source
 from coterie.errors import InputError, ShapeError
 
