@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from os import PathLike
 from pathlib import Path
 from types import MappingProxyType, NoneType
@@ -159,7 +158,7 @@ class Experiment:
         extra = self.model.metrics if isinstance(self.model, ExternalModel) else tuple(self.metrics)
         return (*RESERVED_METRICS, *extra)
 
-    @cached_property
+    @property
     def local_optimizer(self) -> Optimizer | None:
         """The clients' optimizer, following its schedules and with the loss scale of float16.
 

@@ -75,10 +75,14 @@ def test_a_device_and_a_trainer_take_the_same_steps(name: str) -> None:
         np.testing.assert_allclose(update[tensor], moved, rtol=1e-3, atol=5e-3 if halves else 2e-6, err_msg=tensor)
 
 
+def falling(step: int) -> float:
+    return 0.1 - 0.02 * step
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"schedules": {"lr": lambda step: 0.1 - 0.02 * step}}, r"test_one_step.py:\d+: .*'lr' gives -0.0.* at step 6"),
+        ({"schedules": {"lr": falling}}, r"test_one_step.py:\d+: .*'lr' gives -0.0.* at step 6"),
         ({"schedules": {"rate": cosine(0.1, length=5)}}, "no hyper-parameter rate; adam has beta1, beta2, epsilon, lr"),
         ({"schedules": {"lr": 0.1}}, "a schedule must be a function of a step's number"),
         ({"schedules": [0.1]}, "schedules must be a mapping of names to functions"),

@@ -91,10 +91,14 @@ def test_engines_agree_on_half_precision(precision: str) -> None:
         np.testing.assert_allclose(other[name], expected, rtol=0, atol=TOLERANCE / 4)
 
 
+def steep_loss(prediction: Array, label: Array) -> Array:
+    return 60.0 * softmax_cross_entropy(prediction, label)
+
+
 def test_a_step_in_float16_that_overflows_is_skipped_and_the_rest_of_the_round_counts() -> None:
     """A gradient of 2^12 times 60 is more than float16 holds, until the scale has halved."""
     steep: dict[str, Any] = {
-        "loss": lambda prediction, label: 60.0 * softmax_cross_entropy(prediction, label),
+        "loss": steep_loss,
         "optimizer": sgd(0.001),
         "batch_size": 1,
         "rounds": RoundPolicy(rounds=1, cohort=2),
