@@ -22,9 +22,15 @@ from coterie.compute.mindspore.context import GRAPH_MODE as GRAPH_MODE
 from coterie.compute.mindspore.context import PYNATIVE_MODE as PYNATIVE_MODE
 from coterie.compute.mindspore.context import set_context as set_context
 from coterie.compute.mindspore.context import set_seed as set_seed
+from coterie.compute.mindspore.module import as_loss as as_loss
+from coterie.compute.mindspore.module import as_module as as_module
+from coterie.compute.mindspore.module import as_optimizer as as_optimizer
 from coterie.compute.mindspore.parameter import Parameter as Parameter
 from coterie.compute.mindspore.parameter import ParameterTuple as ParameterTuple
 from coterie.compute.mindspore.tensor import Tensor as Tensor
+from coterie.compute.mindspore.train import Callback as Callback
+from coterie.compute.mindspore.train import LossMonitor as LossMonitor
+from coterie.compute.mindspore.train import Model as Model
 from coterie.compute.mindspore.transforms import GradOperation as GradOperation
 from coterie.compute.mindspore.transforms import grad as grad
 from coterie.compute.mindspore.transforms import value_and_grad as value_and_grad
