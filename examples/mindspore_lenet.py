@@ -52,10 +52,15 @@ class LeNet5(nn.Cell):
         return self.fc3(x)
 
 
+def to_float(image: np.ndarray) -> np.ndarray:
+    """Pixels in [0, 1]."""
+    return image.astype(np.float32) / 255.0
+
+
 def create_dataset(images: np.ndarray, labels: np.ndarray, batch_size: int = 32) -> Dataset:
     """Images of 32 × 32 in [0, 1], and their digits, in batches."""
     dataset = NumpySlicesDataset((images, labels), ["image", "label"])
-    dataset = dataset.map(lambda image: image.astype(np.float32) / 255.0, input_columns="image")
+    dataset = dataset.map(to_float, input_columns="image")
     return dataset.batch(batch_size, drop_remainder=True)
 
 

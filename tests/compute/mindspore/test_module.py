@@ -103,7 +103,7 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Cell], Any, Any]] = {
 }
 
 
-def made(name: str) -> tuple[nn.Cell, Any, Any]:
+def made(name: str) -> tuple[Any, Any, Any]:
     ms.set_seed(6)
     network, x, y = NETWORKS[name]
     return network(), x, y
