@@ -9,11 +9,12 @@ graph for all of it. Not here: groups of parameters, distributed and device sett
 (export with ``to_onnx``). coterie's own functions work on the same arrays.
 """
 
-from coterie.compute import numpy as numpy
 from coterie.compute.mindspore import dataset as dataset
 from coterie.compute.mindspore import initializer as initializer
 from coterie.compute.mindspore import nn as nn
+from coterie.compute.mindspore import numpy as numpy
 from coterie.compute.mindspore import ops as ops
+from coterie.compute.mindspore import scipy as scipy
 from coterie.compute.mindspore.checkpoint import load_checkpoint as load_checkpoint
 from coterie.compute.mindspore.checkpoint import load_param_into_net as load_param_into_net
 from coterie.compute.mindspore.checkpoint import save_checkpoint as save_checkpoint
@@ -27,6 +28,7 @@ from coterie.compute.mindspore.module import as_module as as_module
 from coterie.compute.mindspore.module import as_optimizer as as_optimizer
 from coterie.compute.mindspore.parameter import Parameter as Parameter
 from coterie.compute.mindspore.parameter import ParameterTuple as ParameterTuple
+from coterie.compute.mindspore.sink import data_sink as data_sink
 from coterie.compute.mindspore.tensor import Tensor as Tensor
 from coterie.compute.mindspore.train import Callback as Callback
 from coterie.compute.mindspore.train import LossMonitor as LossMonitor
@@ -42,3 +44,4 @@ from coterie.compute.numpy import float64 as float64
 from coterie.compute.numpy import int32 as int32
 from coterie.compute.numpy import int64 as int64
 from coterie.compute.numpy import uint8 as uint8
+from coterie.compute.shard import shard as shard
