@@ -133,18 +133,19 @@ class RandomErase(Transform):
 
 def _turned(pixels: NDArray, sine: float, cosine: float) -> NDArray:
     height, width, channels = pixels.shape
-    down = np.arange(height)[:, None] - (height - 1) / 2
-    across = np.arange(width)[None] - (width - 1) / 2
+    down: NDArray = np.arange(height, dtype=np.float64)[:, None] - (height - 1) / 2
+    across: NDArray = np.arange(width, dtype=np.float64)[None] - (width - 1) / 2
     # Where each pixel comes from; a margin of one pixel of zeros catches what is half outside.
-    row = np.clip(cosine * down + sine * across + (height - 1) / 2, -1, height) + 1
-    column = np.clip(cosine * across - sine * down + (width - 1) / 2, -1, width) + 1
+    row: NDArray = np.clip(cosine * down + sine * across + (height - 1) / 2, -1, height) + 1
+    column: NDArray = np.clip(cosine * across - sine * down + (width - 1) / 2, -1, width) + 1
     framed = np.zeros((height + 3, width + 3, channels), np.float64)
     framed[1 : height + 1, 1 : width + 1] = pixels
     top, left = np.floor(row).astype(int), np.floor(column).astype(int)
-    below, beside = (row - top)[..., None], (column - left)[..., None]
-    upper = framed[top, left] * (1 - beside) + framed[top, left + 1] * beside
-    lower = framed[top + 1, left] * (1 - beside) + framed[top + 1, left + 1] * beside
-    found = upper * (1 - below) + lower * below
+    below: NDArray = (row - top)[..., None]
+    beside: NDArray = (column - left)[..., None]
+    upper: NDArray = framed[top, left] * (1 - beside) + framed[top, left + 1] * beside
+    lower: NDArray = framed[top + 1, left] * (1 - beside) + framed[top + 1, left + 1] * beside
+    found: NDArray = upper * (1 - below) + lower * below
     return (found if pixels.dtype.kind == "f" else np.rint(found)).astype(pixels.dtype)
 
 

@@ -67,7 +67,7 @@ def _stretched(samples: NDArray, factor: float) -> NDArray:
     frames: NDArray = np.lib.stride_tricks.sliding_window_view(padded, frame)[::hop] * window
     heard: NDArray = np.fft.rfft(frames, axis=1)
     # What each frequency turns by from one frame to the next, beyond what its number of the transform says.
-    expected: NDArray = 2 * np.pi * hop * np.arange(heard.shape[1]) / frame
+    expected: NDArray = np.arange(heard.shape[1], dtype=np.float64) * (2 * np.pi * hop / frame)
     turned: NDArray = np.angle(heard[1:]) - np.angle(heard[:-1]) - expected
     turned -= 2 * np.pi * np.rint(turned / (2 * np.pi))
     steps = np.arange(0, len(heard) - 1, 1 / factor)
