@@ -96,6 +96,10 @@ class Array:
         """The same array as another object."""
         return Array(self._data, value=self.value, recorder=self.recorder)
 
+    def captured(self) -> Array:
+        """What a trace inside of that of this array keeps to be fed with it."""
+        return self
+
     def numpy(self) -> NDArray:
         """The data (do not write to it). Raises TraceError inside a trace, where there is none yet."""
         if self._data is None:

@@ -72,7 +72,7 @@ class Recorder:
         if outer not in self._captured:
             inner = Value(array.type)
             self._captured[outer] = inner
-            self.captures[inner] = array
+            self.captures[inner] = array.captured()
         return self._captured[outer]
 
     def append(

@@ -27,7 +27,9 @@ from coterie.aggregation.plan.check import check_manifest
 from coterie.aggregation.plan.manifest import DELTA, METRIC_RANGE, METRICS, Frozen, Manifest, NamedRule
 from coterie.aggregation.plan.shapes import SHAPES
 from coterie.aggregation.whole_metrics import check_prediction
+from coterie.compute.compress.described import compression
 from coterie.compute.nn.foreign import require_logits
+from coterie.compute.nn.module import Module
 from coterie.protocol.canonical import sha256_hex
 from coterie.protocol.layout import Layout, Tensor
 from coterie.protocol.sections import SectionSpec
@@ -187,7 +189,13 @@ def _manifest(experiment: Experiment, layout: Layout, *, sections: tuple[Section
         algorithm=NamedRule(experiment.algorithm.name, _floats(experiment.algorithm.parameters)),
         optimizer=experiment.terms.optimizer or NamedRule("external", {}),
         stages=(),
+        compression=_compression(experiment.model),
     )
+
+
+def _compression(model: object) -> tuple[NamedRule, ...] | None:
+    found = compression(model) if isinstance(model, Module) else ()
+    return tuple(NamedRule(name, numbers) for name, numbers in found) or None
 
 
 def _frozen(tensors: Tensors) -> Frozen | None:

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from coterie import errors
+from coterie.compute.extension.decompose import host_only
 from coterie.compute.ir import Graph
 from coterie.compute.onnx.checker import check_graph
 from coterie.compute.onnx.writer import to_onnx
@@ -17,7 +18,11 @@ def graph_bytes(name: str, graph: Graph) -> bytes:
 
 
 def write_graph(name: str, graph: Graph) -> bytes:
-    """The graph as ONNX. Raises errors.ExperimentError (``not_portable``) for one that devices refuse."""
+    """The graph as ONNX. Raises errors.ExperimentError (``not_portable``) for one that devices refuse, and
+    errors.TraceError (``lowering_missing``), with the researcher's line, for a function that runs on the host alone.
+    """
+    if (unlowered := host_only(graph)) is not None:
+        raise unlowered
     data = graph_bytes(name, graph)
     try:
         check_graph(data)

@@ -97,6 +97,8 @@ class Manifest:
     metrics: names of the sums, ``examples`` first.
     hyper: defaults of the hyper-parameters that a task may set.
     algorithm, optimizer: for people and for the server; a device ignores them.
+    compression: how the model is made smaller (pruned, quantisation-aware, distilled), from the outside in; None where
+        it is not. It is for people: the graphs say it themselves.
     """
 
     format: Literal["coterie-plan-1"] = field(default=FORMAT, repr=False)
@@ -115,6 +117,7 @@ class Manifest:
     algorithm: NamedRule
     optimizer: NamedRule
     stages: Listed[Stage]
+    compression: Annotated[Listed[NamedRule] | None, UnlessNone] = None
 
     @cached_property
     def data(self) -> bytes:

@@ -14,8 +14,9 @@ Strategy: TypeAlias = dict[str, Any]
 
 
 def strategies(manifest: Manifest) -> tuple[Strategy, ...]:
-    """What a plan does, in the order in which it happens: ``training``, ``optimizer``, ``privacy`` (only where rows are
-    private), ``algorithm``, ``layout`` (how much is uploaded, how much frozen), ``codec`` (one for each, by
+    """What a plan does, in the order in which it happens: ``training``, ``optimizer``, ``compression`` (one for each
+    way in which the model is made smaller: ``pruned``, ``quantisation_aware``, ``distilled``), ``privacy`` (only where
+    rows are private), ``algorithm``, ``layout`` (how much is uploaded, how much frozen), ``codec`` (one for each, by
     preference), ``broadcast``, ``compiled`` (the graphs, by digest).
 
     Guarantees: a function of the manifest alone, so equal plans have equal lists.
@@ -35,6 +36,7 @@ def strategies(manifest: Manifest) -> tuple[Strategy, ...]:
         ),
         ("optimizer", manifest.optimizer.name, dict(manifest.optimizer.parameters)),
     ]
+    parts += [("compression", rule.name, dict(rule.parameters)) for rule in manifest.compression or ()]
     if training.private is not None:
         parts.append(("privacy", "example_level", to_json(training.private)))
     parts.append(("algorithm", manifest.algorithm.name, dict(manifest.algorithm.parameters)))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from coterie.compute.lazy import loader
 
 if TYPE_CHECKING:
+    from coterie.compute.compress.described import compression as compression
     from coterie.compute.compress.distillation import Distilled as Distilled
     from coterie.compute.compress.distillation import distilled as distilled
     from coterie.compute.compress.masks import by_magnitude as by_magnitude
@@ -24,6 +25,7 @@ _HOMES = {
     "Pruned": "pruning",
     "by_magnitude": "masks",
     "by_outputs": "masks",
+    "compression": "described",
     "cubic_sparsity": "masks",
     "distilled": "distillation",
     "masked": "masks",

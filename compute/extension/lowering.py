@@ -58,7 +58,7 @@ def missing(primitive: UserPrimitive, source: str = "") -> TraceError:
     where = f"{source}: " if source else ""
     return TraceError(
         f"{where}primitive {primitive.name!r} has no lowering, so it cannot leave this process.",
-        hint="Give it a lower(...) hook written in array functions.",
+        hint=primitive.instead or "Give it a lower(...) hook written in array functions.",
         code="lowering_missing",
     )
 

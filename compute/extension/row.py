@@ -32,6 +32,7 @@ class UserPrimitive:
     vjp: Hook | None = None
     batch: Hook | None = None
     lower: Hook | None = None
+    instead: str = ""  # what to do where it cannot leave this process, for messages
 
     def __call__(self, *operands: Any, **named: Any) -> Any:
         """The result as an array, or a tuple of them where there are several outputs.

@@ -12,11 +12,12 @@ from coterie.compute.interactive.mode import get_mode
 from coterie.compute.mindspore.compiled import Jitted
 from coterie.compute.mindspore.context import uniform
 from coterie.compute.mindspore.parameter import Parameter, step_recorder
+from coterie.compute.mindspore.running import running
 from coterie.compute.mindspore.tensor import tensors
 from coterie.compute.nn.mode import EVAL, Mode, train
 from coterie.compute.recorder import RECORDER
 from coterie.compute.source import user_source
-from coterie.errors import ArgumentTypeError, ArgumentValueError, InputError
+from coterie.errors import ArgumentTypeError, ArgumentValueError, InputError, TraceError
 
 
 class Cell:
@@ -47,6 +48,8 @@ class Cell:
                 )
             known[name].set_data(value)
             return
+        if name not in _BESIDE:
+            self._refuse_change(f"sets the attribute {name!r}")
         if isinstance(value, (Parameter, Cell)):
             if "_cells" not in self.__dict__:
                 raise InputError(
@@ -62,9 +65,19 @@ class Cell:
         super().__setattr__(name, value)
 
     def __delattr__(self, name: str) -> None:
+        self._refuse_change(f"deletes the attribute {name!r}")
         self._cells.pop(name, None)
         self._parameters.pop(name, None)
         super().__delattr__(name)
+
+    def _refuse_change(self, what: str) -> None:
+        call = running()
+        if call is not None and id(self) in call.cells:
+            raise TraceError(
+                f"{user_source()}: {type(self).__name__} {what} while it computes; a graph would do that once, and not "
+                "in every step.",
+                hint="Use a local variable, or a Parameter with requires_grad=False that is a buffer of as_module.",
+            )
 
     def insert_param_to_cell(self, name: str, parameter: Parameter) -> None:
         """Add a Parameter under the name of an attribute."""
@@ -111,6 +124,13 @@ class Cell:
         recorder = step_recorder()
         if recorder is not None:
             recorder.cells.add(self)
+        call = running()
+        if call is not None and id(self) not in call.cells and any(True for _ in self.get_parameters()):
+            raise TraceError(
+                f"{user_source()}: {call.network} calls a {type(self).__name__} that is not one of its parts, so "
+                "nothing would train it.",
+                hint="Hold it as an attribute; Cells in a plain list belong in a CellList.",
+            )
         if RECORDER.get() is None:
             return self.construct(*inputs, **named)
         if self._traceable is None:
@@ -165,8 +185,15 @@ class Cell:
             cell.training = mode
         return self
 
+    def moves(self) -> list[Parameter]:
+        """The Parameters right in it that construct writes in training, such as moving averages."""
+        return []
+
     def mode(self) -> Mode:
         """The mode for layers of coterie."""
+        call = running()
+        if call is not None:
+            return call.mode
         return train(_draw) if self.training else EVAL
 
     def __repr__(self) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 
 from coterie.compute.array import Array, as_array
 from coterie.compute.ir import NDArray, Type, Value
+from coterie.compute.mindspore.running import running
 from coterie.compute.mindspore.tensor import Tensor
 from coterie.compute.recorder import RECORDER, Recorded, Recorder
 from coterie.compute.source import user_source
@@ -27,6 +28,12 @@ class Parameter(Tensor):
 
     def __init__(self, default_input: Any, name: str | None = None, requires_grad: bool = True) -> None:
         super().__init__(default_input)
+        call = running()
+        if call is not None:
+            raise TraceError(
+                f"{user_source()}: {call.network} makes a Parameter while it computes; nothing would train it.",
+                hint="Make it in __init__ and hold it, or its Cell, as an attribute.",
+            )
         self._name = name or ""
         self.requires_grad = requires_grad
 
@@ -55,6 +62,7 @@ class Parameter(Tensor):
                 f"{user_source()}: the parameter {self.name!r} is {self.type} and cannot become {array.type}.",
                 hint="A parameter keeps its shape and dtype.",
             )
+        self._refuse_write()
         recorder, scope = RECORDER.get(), _SCOPE.get()
         if recorder is None:
             self._stand_for(array)
@@ -70,12 +78,27 @@ class Parameter(Tensor):
 
     assign_value = set_data
 
+    def _refuse_write(self) -> None:
+        call = running()
+        if call is None or id(self) not in call.parameters or id(self) in call.moving:
+            return
+        kind = "is trained by the optimizer" if self.requires_grad else "is frozen"
+        raise TraceError(
+            f"{user_source()}: {call.network} writes the parameter {self.name!r}, which {kind}.",
+            hint=f"What the network moves by itself is a buffer: as_module(network, buffers=({self.name!r},)), of a "
+            "Parameter with requires_grad=False.",
+        )
+
     def _stand_for(self, array: Array) -> None:
-        self._data, self.value, self.recorder = array._data, array.value, array.recorder
+        self._data, self.value, self.recorder, self.type = array._data, array.value, array.recorder, array.type
 
     def held(self) -> Array:
         """The array that it stands for now."""
         return Array(self._data, value=self.value, recorder=self.recorder)
+
+    def captured(self) -> Array:
+        # In a module it stands for another array again by the time that the inner graph is replayed.
+        return self if running() is None else self.held()
 
     def __repr__(self) -> str:
         return f"Parameter (name={self.name}, {self.type}, requires_grad={self.requires_grad})"
@@ -121,6 +144,19 @@ def scope() -> Generator[_Scope]:
     finally:
         opened.restore()
         _SCOPE.reset(token)
+
+
+@contextmanager
+def standing(given: Sequence[tuple[Parameter, Array]]) -> Generator[None]:
+    """In the lines inside, each of these Parameters stands for the array beside it."""
+    before = [(parameter, parameter.held()) for parameter, _ in given]
+    for parameter, array in given:
+        parameter._stand_for(array)  # pyright: ignore[reportPrivateUsage]
+    try:
+        yield
+    finally:
+        for parameter, array in before:
+            parameter._stand_for(array)  # pyright: ignore[reportPrivateUsage]
 
 
 def write(parameters: Sequence[Parameter], arrays: Iterable[Array]) -> None:

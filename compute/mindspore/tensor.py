@@ -35,11 +35,26 @@ class Tensor(Array):
         return tensor(self.reshape(*shape))
 
     def transpose(self, *axes: int | tuple[int, ...]) -> Tensor:
-        """The axes in this order; without any, in reverse."""
+        """The axes in this order; without any, in reverse. Two integers on a matrix are the axes that change places:
+        ``weight.transpose(0, 1)`` is its transpose, while the order (0, 1) would leave it as it is.
+        """
         given = cast("tuple[int, ...]", axes[0] if axes and isinstance(axes[0], tuple) else axes)
+        if len(axes) == 2 == self.ndim:
+            return self.swapaxes(*given)
         return tensor(cnp.permute_dims(self, given or tuple(reversed(range(self.ndim)))))
 
-    permute = transpose
+    def permute(self, *axes: int | tuple[int, ...]) -> Tensor:
+        """The axes in this order."""
+        given = cast("tuple[int, ...]", axes[0] if axes and isinstance(axes[0], tuple) else axes)
+        return tensor(cnp.permute_dims(self, given))
+
+    def swapaxes(self, axis0: int, axis1: int) -> Tensor:
+        """Two axes in each other's place."""
+        return tensor(cnp.swapaxes(self, axis0, axis1))
+
+    def dot(self, other: Any) -> Tensor:
+        """The sum of products over the last axis of this and the last but one of the other."""
+        return tensor(cnp.matmul(self, other))
 
     def argmax(self, axis: int | None = None, keepdims: bool = False) -> Tensor:
         """The position of the greatest element, of all elements or along an axis."""

@@ -159,5 +159,12 @@ def _last_layer(model: object) -> object:
 
 
 def as_module(model: object) -> object:
-    """A model of ``compute.onnx.load`` as a module; everything else as it is."""
+    """A model of ``compute.onnx.load`` as a module; everything else as it is. Raises InputError for a network class of
+    the MindSpore face, which becomes one by its own ``as_module``.
+    """
+    if not isinstance(model, type) and hasattr(model, "construct") and hasattr(model, "parameters_and_names"):
+        raise InputError(
+            f"{type(model).__name__} is a Cell, and a model of coterie is a Module.",
+            hint="model=mindspore.as_module(network), with from coterie.compute import mindspore.",
+        )
     return Imported(model) if isinstance(model, ImportedModel) else model

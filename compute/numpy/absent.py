@@ -7,17 +7,17 @@ from coterie.compute.numpy.elsewhere import refuse_function
 _SHAPE = "the shape of its result depends on data, and shapes are static"
 _COMPLEX = "there are no complex dtypes: ONNX Runtime has no kernels for them"
 _KERNELS = "ONNX Runtime's kernels of this dtype are too few for every law of the primitives to hold"
-_EXTENSION = "this optional extension of the standard is not built"
+_EXTENSION = "this optional extension of the standard is a package of its own here"
 
 ABSENT: dict[str, tuple[str, str]] = {
     "complex64": (_COMPLEX, "carry real and imaginary parts in two arrays"),
     "complex128": (_COMPLEX, "carry real and imaginary parts in two arrays"),
     "conj": (_COMPLEX, "carry real and imaginary parts in two arrays"),
-    "fft": (_EXTENSION, "multiply by the matrix of the transform"),
+    "fft": (_EXTENSION, "use coterie.compute.fft, which gives real and imaginary parts"),
     "imag": (_COMPLEX, "carry real and imaginary parts in two arrays"),
     "int8": (_KERNELS, "use int32"),
     "int16": (_KERNELS, "use int32"),
-    "linalg": (_EXTENSION, "use matmul, matrix_transpose, tensordot, vecdot and outer"),
+    "linalg": (_EXTENSION, "use coterie.compute.linalg, for the host, or matmul, tensordot, vecdot and outer"),
     "nonzero": (_SHAPE, "use where(mask, x, 0), or top_k for a known number of elements"),
     "real": (_COMPLEX, "carry real and imaginary parts in two arrays"),
     "uint16": (_KERNELS, "use int32"),

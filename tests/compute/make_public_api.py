@@ -17,6 +17,7 @@ PAGE = Path(__file__).parent / "public_api.txt"
 MODULES = (
     "coterie.compute", "coterie.compute.data", "coterie.compute.numpy", "coterie.compute.ops", "coterie.compute.nn",
     "coterie.compute.nn.losses", "coterie.compute.nn.metrics", "coterie.compute.nn.zoo", "coterie.compute.optim",
+    "coterie.compute.linalg", "coterie.compute.fft",
     "coterie.compute.export", "coterie.compute.bundle", "coterie.compute.quant", "coterie.compute.compress",
 )  # fmt: skip
 

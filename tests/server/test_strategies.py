@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
+import numpy as np
 import pytest
 from server_kit import RESEARCHER, SCHEMA, Opener, Operator, Recipe, policy, tiny
 
@@ -16,9 +17,12 @@ from coterie.aggregation.plan.check import check_plan
 from coterie.aggregation.plan.manifest import Manifest
 from coterie.aggregation.plan.private_steps import PrivateSteps
 from coterie.aggregation.plan.strategies import strategies
+from coterie.compute.compress import distilled, pruned
+from coterie.compute.nn import Linear, Module, Sequential
 from coterie.compute.nn.losses import softmax_cross_entropy
 from coterie.compute.nn.zoo import mlp
 from coterie.compute.optim import sgd
+from coterie.compute.quant import QuantSettings, qat
 from coterie.errors import PlanRefused
 from coterie.protocol.canonical import canonical_json
 from coterie.protocol.conversion import to_json
@@ -79,6 +83,54 @@ def test_equal_plans_have_equal_lists_and_another_number_another_one() -> None:
     assert one.id == same.id != other.id
     assert strategies(one.manifest) == strategies(same.manifest) != strategies(other.manifest)
     assert strategies(Manifest.from_bytes(one.manifest.data)) == strategies(one.manifest)
+
+
+STUDENT = mlp((2, 3, 2))
+MASKS = {"0.weight": np.array([[1, 0], [0, 0], [1, 1]], np.float32)}
+HALF = ("pruned", {"numbers": 6.0, "share": 0.5})
+TAUGHT = ("distilled", {"temperature": 3.0, "weight": 0.5})
+
+
+def levels(layers: float, weight_bits: float = 8.0, activation_bits: float = 8.0) -> tuple[str, dict[str, Any]]:
+    told = {"weight_bits": weight_bits, "activation_bits": activation_bits, "per_channel": 1.0}
+    return "quantisation_aware", {"layers": layers, **told}
+
+
+def taught(student: Module) -> Module:
+    teacher = mlp((2, 5, 2))
+    return distilled(student, teacher, teacher.init(3), temperature=3.0, weight=0.5)
+
+
+SMALLER: dict[str, tuple[Module, list[tuple[str, dict[str, Any]]]]] = {
+    "as it is": (STUDENT, []),
+    "pruned": (pruned(STUDENT, MASKS), [HALF]),
+    "quantisation-aware": (qat(STUDENT), [levels(2.0)]),
+    "few bits, float activations": (
+        qat(STUDENT, QuantSettings(weight_bits=4, activations=None)),
+        [levels(2.0, 4.0, 0.0)],
+    ),
+    "two kinds of levels": (
+        Sequential(qat(Linear(2, 3)), qat(Sequential(Linear(3, 3), Linear(3, 2)), QuantSettings(weight_bits=5))),
+        [levels(1.0), levels(2.0, 5.0)],
+    ),
+    "taught": (taught(STUDENT), [TAUGHT]),
+    "a pruned model in levels": (pruned(qat(STUDENT), MASKS), [HALF, levels(2.0)]),
+    "levels around masks": (qat(pruned(STUDENT, MASKS)), [HALF, levels(2.0)]),
+    "all three": (taught(pruned(qat(STUDENT), MASKS)), [TAUGHT, HALF, levels(2.0)]),
+}
+
+
+@pytest.mark.capability("G18")
+@pytest.mark.parametrize("name", SMALLER)
+def test_a_plan_lists_how_its_model_is_made_smaller(name: str) -> None:
+    model, expected = SMALLER[name]
+    manifest = compile_plan(wanted(model=model, uploads=None, codecs=("float32",), broadcast="float32")).plan.manifest
+    assert by_kind(manifest).get("compression", []) == expected
+    # It is signed with the rest, survives the wire, and is absent where there is nothing to tell.
+    assert strategies(Manifest.from_bytes(manifest.data)) == strategies(manifest)
+    assert (b'"compression"' in manifest.data) is bool(expected)
+    with pytest.raises(PlanRefused):
+        Manifest.from_bytes(canonical_json({**to_json(manifest), "compression": [{"name": 3}]}))
 
 
 def test_private_rows_are_a_strategy_of_their_own() -> None:

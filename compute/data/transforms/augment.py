@@ -63,6 +63,24 @@ class RandomFlip(Transform):
 
 @final
 @dataclass(frozen=True)
+class RandomRotate(Transform):
+    """The image turned about its middle by up to so many degrees to either side, every angle as likely; between four
+    pixels in proportion to how near they are, and 0 outside of the image. Same size.
+    """
+
+    degrees: float
+
+    def __post_init__(self) -> None:
+        require(self, "the degrees must lie in 0 .. 180", 0 <= self.degrees <= 180)
+
+    def apply(self, value: Any, context: Context) -> NDArray:
+        pixels = image(value)
+        angle = np.deg2rad(context.random.uniform(-self.degrees, self.degrees))
+        return pixels if angle == 0 else _turned(pixels, float(np.sin(angle)), float(np.cos(angle)))
+
+
+@final
+@dataclass(frozen=True)
 class RandomBrightness(Transform):
     """All pixels times one number in [1 - amount, 1 + amount]; integers are rounded and kept in their range."""
 
@@ -111,6 +129,24 @@ class RandomErase(Transform):
         left = context.random.integer(pixels.shape[1]) - self.size // 2
         pixels[max(top, 0) : max(top + self.size, 0), max(left, 0) : max(left + self.size, 0)] = 0
         return pixels
+
+
+def _turned(pixels: NDArray, sine: float, cosine: float) -> NDArray:
+    height, width, channels = pixels.shape
+    down: NDArray = np.arange(height, dtype=np.float64)[:, None] - (height - 1) / 2
+    across: NDArray = np.arange(width, dtype=np.float64)[None] - (width - 1) / 2
+    # Where each pixel comes from; a margin of one pixel of zeros catches what is half outside.
+    row: NDArray = np.clip(cosine * down + sine * across + (height - 1) / 2, -1, height) + 1
+    column: NDArray = np.clip(cosine * across - sine * down + (width - 1) / 2, -1, width) + 1
+    framed = np.zeros((height + 3, width + 3, channels), np.float64)
+    framed[1 : height + 1, 1 : width + 1] = pixels
+    top, left = np.floor(row).astype(int), np.floor(column).astype(int)
+    below: NDArray = (row - top)[..., None]
+    beside: NDArray = (column - left)[..., None]
+    upper: NDArray = framed[top, left] * (1 - beside) + framed[top, left + 1] * beside
+    lower: NDArray = framed[top + 1, left] * (1 - beside) + framed[top + 1, left + 1] * beside
+    found: NDArray = upper * (1 - below) + lower * below
+    return (found if pixels.dtype.kind == "f" else np.rint(found)).astype(pixels.dtype)
 
 
 def _each(pixels: NDArray, factor: np.float32, shift: np.float32) -> NDArray:

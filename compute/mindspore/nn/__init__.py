@@ -24,6 +24,10 @@ from coterie.compute.mindspore.nn.losses import CrossEntropyLoss as CrossEntropy
 from coterie.compute.mindspore.nn.losses import L1Loss as L1Loss
 from coterie.compute.mindspore.nn.losses import MSELoss as MSELoss
 from coterie.compute.mindspore.nn.losses import SoftmaxCrossEntropyWithLogits as SoftmaxCrossEntropyWithLogits
+from coterie.compute.mindspore.nn.metrics import MAE as MAE
+from coterie.compute.mindspore.nn.metrics import MSE as MSE
+from coterie.compute.mindspore.nn.metrics import Accuracy as Accuracy
+from coterie.compute.mindspore.nn.metrics import Metric as Metric
 from coterie.compute.mindspore.nn.optimizers import SGD as SGD
 from coterie.compute.mindspore.nn.optimizers import Adam as Adam
 from coterie.compute.mindspore.nn.optimizers import AdamWeightDecay as AdamWeightDecay

@@ -1,6 +1,7 @@
 """Layers under MindSpore's names, arguments and parameter names; the computation is coterie's."""
 
-from typing import Any, Literal, TypeAlias
+from dataclasses import replace
+from typing import Any, Literal, TypeAlias, cast
 
 from coterie.compute import nn, ops
 from coterie.compute import numpy as cnp
@@ -8,6 +9,7 @@ from coterie.compute.array import Array
 from coterie.compute.mindspore.cell import Cell
 from coterie.compute.mindspore.initializer import HeUniform, Start, Uniform, initializer
 from coterie.compute.mindspore.parameter import Parameter
+from coterie.compute.nn.batch_normalisation import Running, by_batch
 from coterie.compute.nn.module import pair
 from coterie.errors import ArgumentValueError
 
@@ -290,20 +292,21 @@ class BatchNorm1d(Cell):
         self.moving_variance = Parameter(initializer("ones", (num_features,)), requires_grad=False)
 
     def construct(self, x: Array) -> Array:
-        axes = tuple(axis for axis in range(x.ndim) if axis != 1)
+        mode = self.mode()
+        if mode.training:
+            running = Running(self.moving_mean, self.moving_variance, 1 - self.momentum)
+            return by_batch(x, self.gamma, self.beta, running, replace(mode, record=_moved), self.eps, self)
         shape = tuple(-1 if axis == 1 else 1 for axis in range(x.ndim))
-        if self.training:
-            mean, variance = cnp.mean(x, axes), cnp.var(x, axes)
-            count = x.size // x.shape[1]
-            self._follow(self.moving_mean, mean)
-            self._follow(self.moving_variance, variance * (count / max(count - 1, 1)))
-        else:
-            mean, variance = self.moving_mean, self.moving_variance
-        scale = self.gamma / cnp.sqrt(variance + self.eps)
-        return (x - cnp.reshape(mean, shape)) * cnp.reshape(scale, shape) + cnp.reshape(self.beta, shape)
+        # An average of updates that a lossy codec rounded may fall below 0.
+        scale = self.gamma / cnp.sqrt(cnp.maximum(self.moving_variance, 0.0) + self.eps)
+        return (x - cnp.reshape(self.moving_mean, shape)) * cnp.reshape(scale, shape) + cnp.reshape(self.beta, shape)
 
-    def _follow(self, moving: Parameter, seen: Array) -> None:
-        moving.set_data(moving * self.momentum + ops.stop_gradient(seen) * (1 - self.momentum))
+    def moves(self) -> list[Parameter]:
+        return [self.moving_mean, self.moving_variance]
+
+
+def _moved(moving: Array, after: Array) -> None:
+    cast(Parameter, moving).set_data(ops.stop_gradient(after))
 
 
 class BatchNorm2d(BatchNorm1d):

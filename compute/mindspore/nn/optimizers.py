@@ -7,9 +7,11 @@ import numpy as np
 
 from coterie.compute import numpy as cnp
 from coterie.compute import optim
-from coterie.compute.array import Array
+from coterie.compute.array import Array, as_array
+from coterie.compute.ir import NDArray
 from coterie.compute.mindspore.cell import Cell
 from coterie.compute.mindspore.parameter import Parameter, ParameterTuple
+from coterie.compute.mindspore.tensor import Tensor
 from coterie.compute.optim.optimizer import Arrays, scaled, zeros_like
 from coterie.errors import ArgumentTypeError, ArgumentValueError
 
@@ -61,6 +63,25 @@ class Optimizer(Cell):
 
     def _named(self) -> dict[str, Array]:
         return {parameter.name: parameter.held() for parameter in self.parameters}
+
+    @property
+    def rule(self) -> optim.Optimizer:
+        """What it computes, as a value of ``compute.optim``."""
+        return self._rule
+
+    @property
+    def loss_scale(self) -> float:
+        """What gradients are divided by."""
+        return self._scale
+
+    @property
+    def rates(self) -> NDArray | None:
+        """The learning rate of each step, of which the last stays; None where a Cell or function makes them."""
+        return None if self._schedule is not None else self.learning_rate.numpy()
+
+    def rate_at(self, step: int) -> Array:
+        """What the Cell or function of the learning rate makes of the number of a step."""
+        return as_array(self._schedule(Tensor(np.asarray([step], np.int32))))
 
     def get_lr(self) -> Array:
         """The rate of this step, [1]."""

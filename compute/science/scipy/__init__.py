@@ -1,6 +1,7 @@
 """A little of SciPy on coterie's arrays: ``special``, ``linalg`` and ``optimize``, differentiable and traceable.
 
-What is not here has no portable ONNX form (factorisations, sparse matrices, signal processing); asking for it says so.
+Factorisations are functions of the host, as in ``coterie.compute.linalg``. What is not here (sparse matrices, signal
+processing) has no portable ONNX form; asking for it says so.
 """
 
 from coterie.compute.science.scipy import linalg as linalg

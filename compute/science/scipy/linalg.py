@@ -1,16 +1,30 @@
-"""``scipy.linalg``, as far as it is made of products and sums."""
+"""``scipy.linalg``: norms, made of products and sums, and the factorisations of ``coterie.compute.linalg``."""
 
 from math import inf
 from typing import Any, NoReturn
 
+from coterie.compute import linalg
 from coterie.compute import numpy as cnp
 from coterie.compute.array import Array, ArrayLike, as_array
+from coterie.compute.linalg import det as det
+from coterie.compute.linalg import eigh as eigh
+from coterie.compute.linalg import inv as inv
+from coterie.compute.linalg import pinv as pinv
+from coterie.compute.linalg import solve as solve
+from coterie.compute.linalg import svdvals as svdvals
 from coterie.errors import ArgumentValueError
 
-_FACTORED = "it needs a factorisation, for which ONNX has no operator"
-ABSENT: dict[str, str] = dict.fromkeys(
-    "cholesky det eig eigh eigvals expm inv lstsq lu null_space orth pinv qr solve sqrtm svd svdvals".split(), _FACTORED
-)
+_FACTORED = "it needs a factorisation that coterie has no gradient of"
+_FULL = "SciPy's gives full matrices; coterie.compute.linalg has the reduced ones"
+ABSENT: dict[str, str] = {
+    **dict.fromkeys("eig eigvals expm lstsq lu null_space orth sqrtm".split(), _FACTORED),
+    **dict.fromkeys("qr svd".split(), _FULL),
+}
+
+
+def cholesky(a: ArrayLike, lower: bool = False) -> Array:
+    """U with Uᵀ U = a, or L with L Lᵀ = a where ``lower``; see :func:`coterie.compute.linalg.cholesky`."""
+    return linalg.cholesky(a, upper=not lower)
 
 
 def norm(a: ArrayLike, ord: float | str | None = None, axis: Any = None, keepdims: bool = False) -> Array:

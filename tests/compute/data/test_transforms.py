@@ -13,7 +13,7 @@ from PIL import Image
 
 from coterie.compute.data import ArraySource, Context, Dataset, RandomStream, Transform, transforms
 from coterie.compute.data.stream import BatchStream
-from coterie.compute.data.transforms import augment, images, numbers, sound, text
+from coterie.compute.data.transforms import augment, images, noise, numbers, pitch, sound, text
 from coterie.compute.ir import NDArray
 from coterie.errors import ArgumentValueError, CoterieError, DataError
 from tests.compute.data.pipelines import same
@@ -53,6 +53,11 @@ WORKING: list[tuple[Transform, Any]] = [
     (transforms.Spectrogram(8, 4), np.arange(20.0)),
     (transforms.Decibels(), np.array([1.0, 100.0, 0.0])),
     (transforms.RandomGain(6.0), np.arange(4.0)),
+    (transforms.RandomRotate(30.0), PIXELS),
+    (transforms.RandomNoise(2.0), PIXELS),
+    (transforms.PitchShift(3.0), np.sin(np.arange(200.0) / 3)),
+    (transforms.RandomPitch(3.0), np.sin(np.arange(200.0) / 3)),
+    (transforms.RandomMask(9, 0.5), np.arange(1, 9)),
 ]
 
 
@@ -61,7 +66,7 @@ def test_every_operation_is_listed_and_tried() -> None:
     assert {type(operation) for operation, _ in WORKING} == set(CLASSES)
     defined = {
         value
-        for module in (augment, images, numbers, sound, text)
+        for module in (augment, images, noise, numbers, pitch, sound, text)
         for value in vars(module).values()
         if inspect.isclass(value) and issubclass(value, Transform) and value is not Transform
     }
@@ -111,6 +116,15 @@ KNOWN: list[tuple[Transform, Any, Any]] = [
     (transforms.Words(("the", "cat"), lower=False), "The cat", [0, 2]),
     (transforms.Decibels(30.0), np.array([1.0, 100.0, 1e-9]), [0.0, 20.0, -10.0]),
     (transforms.RandomGain(0.0), np.array([1.0, -2.0]), [1.0, -2.0]),
+    (transforms.RandomRotate(0.0), PIXELS, PIXELS),
+    (transforms.RandomNoise(0.0), PIXELS, PIXELS),
+    (transforms.RandomNoise(0.5, relative=True), np.zeros(4, np.float32), np.zeros(4)),
+    (transforms.PitchShift(0.0), np.array([1.0, -2.0]), [1.0, -2.0]),
+    (transforms.Words(("cat",), without=("the", "a")), "The cat on a mat", [1, 0, 0]),
+    (transforms.Words(("The",), lower=False, without=("the",)), "The the", [1]),
+    (transforms.RandomMask(9, 1.0), np.array([3, 0, 4]), [9, 0, 9]),
+    (transforms.RandomMask(9, 1.0, keep=(3, 4)), np.array([3, 0, 4]), [3, 9, 4]),
+    (transforms.RandomMask(9, 0.0), np.array([3, 0, 4]), [3, 0, 4]),
 ]
 
 
@@ -159,6 +173,99 @@ def test_a_tone_is_where_it_sounds() -> None:
     assert (power.argmax(1) == 5).all()
     # A Hann window halves the amplitude: |X(5)| = 64 / 2 / 2.
     np.testing.assert_allclose(power[:, 5], 256, rtol=1e-6)
+
+
+@pytest.mark.capability("F6")
+@pytest.mark.parametrize("semitones", [-12.0, -5.0, -1.0, 2.0, 7.0, 12.0])
+@pytest.mark.parametrize("tone", [20, 45, 100])
+def test_a_shifted_tone_is_where_it_should_sound(semitones: float, tone: int) -> None:
+    """``tone`` waves in 1024 samples become 2^(semitones / 12) times as many, in a sound of the same length."""
+    samples = np.sin(2 * np.pi * tone * np.arange(8192) / 1024).astype(np.float32)
+    found = transforms.PitchShift(semitones).apply(samples, context())
+    assert found.shape == samples.shape and found.dtype == np.float32
+    heard: NDArray = np.abs(np.fft.rfft(found[1024:7168] * np.hanning(6144), n=1 << 16))
+    assert heard.argmax() * 1024 / (1 << 16) == pytest.approx(tone * 2 ** (semitones / 12), rel=0.01)
+    loud = [float(np.sqrt(np.mean(each[1024:7168] ** 2))) for each in (found, samples)]
+    assert 0.75 < loud[0] / loud[1] < 1.3
+
+
+@pytest.mark.capability("F6")
+def test_random_pitch_is_within_its_range_and_another_for_every_row() -> None:
+    samples = np.sin(2 * np.pi * 40 * np.arange(8192) / 1024)
+    tones = [
+        np.abs(np.fft.rfft(transforms.RandomPitch(4.0).apply(samples, context(row))[1024:7168], n=1 << 16)).argmax()
+        / 64
+        for row in range(12)
+    ]
+    assert 40 * 2 ** (-4 / 12) * 0.98 < min(tones) < 37 and 43 < max(tones) < 40 * 2 ** (4 / 12) * 1.02
+
+
+@pytest.mark.capability("F6")
+@pytest.mark.parametrize(("dtype", "relative"), [("float32", False), ("float64", True), ("int16", False)])
+def test_noise_has_the_deviation_that_is_asked_for(dtype: str, relative: bool) -> None:
+    value = (1000 * np.sin(np.arange(20000) / 7)).astype(dtype)
+    deviation = 0.1 if relative else 50.0
+    added = transforms.RandomNoise(deviation, relative).apply(value, context()).astype(np.float64) - value
+    wanted = deviation * (np.sqrt(np.mean(value.astype(np.float64) ** 2)) if relative else 1.0)
+    assert added.std() == pytest.approx(wanted, rel=0.03) and abs(added.mean()) < 4 * wanted / np.sqrt(20000)
+    # As many beyond two deviations as a normal law has.
+    assert np.mean(np.abs(added) > 2 * wanted) == pytest.approx(0.0455, abs=0.006)
+
+
+@pytest.mark.capability("F6")
+def test_noise_keeps_integers_in_their_range() -> None:
+    white = np.full((20, 20, 3), 250, np.uint8)
+    found = transforms.RandomNoise(40.0).apply(white, context())
+    assert found.dtype == np.uint8 and found.max() == 255 and 30 < found.min() < 220
+
+
+@pytest.mark.capability("F6")
+def test_an_image_that_is_turned_and_turned_back_is_itself_within() -> None:
+    """Turned by a quarter it is what ``rot90`` makes; a disc with a smooth middle comes back from any angle."""
+    turned = augment._turned(PIXELS[:, :4], 1.0, 0.0)  # pyright: ignore[reportPrivateUsage]
+    np.testing.assert_array_equal(turned, np.rot90(PIXELS[:, :4]))
+    y, x = np.mgrid[-20:21, -20:21]
+    hill = np.exp(-((x - 4) ** 2 + (y + 3) ** 2) / 40)[..., None]
+    operation = transforms.RandomRotate(60.0)
+    for row in range(5):
+        angle = np.deg2rad(context(row).random.uniform(-60.0, 60.0))
+        found = operation.apply(hill, context(row))
+        back = augment._turned(found, -np.sin(angle), np.cos(angle))  # pyright: ignore[reportPrivateUsage]
+        np.testing.assert_allclose(back, hill, atol=0.05)
+        assert abs(angle) < 0.05 or np.abs(found - hill).max() > 0.05
+
+
+@pytest.mark.capability("F6")
+def test_masks_come_in_the_shares_that_are_asked_for() -> None:
+    ids = np.tile(np.arange(1, 101), 300)
+    plain = transforms.RandomMask(999, 0.15).apply(ids, context())
+    assert np.mean(plain == 999) == pytest.approx(0.15, abs=0.01) and set(plain[plain != ids]) == {999}
+    mixed = transforms.RandomMask(999, 0.5, words=100).apply(ids, context())
+    assert mixed.dtype == ids.dtype
+    assert np.mean(mixed == 999) == pytest.approx(0.5 * 0.8, abs=0.015)
+    others = mixed[(mixed != 999) & (mixed != ids)]
+    assert len(others) / len(ids) == pytest.approx(0.5 * 0.1 * 0.99, abs=0.006)
+    assert others.min() >= 1 and others.max() <= 100 and len(set(others)) == 100
+
+
+@pytest.mark.capability("F6")
+def test_masked_text_and_noisy_sound_are_the_same_whoever_makes_them() -> None:
+    rows: dict[str, Any] = {
+        "said": ["the cat sat", "a cat", "the mat"] * 4,
+        "heard": np.sin(np.arange(12 * 300).reshape(12, 300) / 5),
+    }
+    batches = (
+        Dataset.of(ArraySource(rows))
+        .map([transforms.Words(("cat", "sat", "mat"), without=("the", "a")), transforms.Pad(3)], "said", outputs="ids")
+        .map(transforms.RandomMask(4, 0.5), "ids", outputs="masked")
+        .map([transforms.RandomPitch(2.0), transforms.RandomNoise(0.1, relative=True)], "heard")
+        .batch(12)
+        .epochs(2)
+    )
+    same(batches, batches.workers(4))
+    first, second = batches
+    assert first["ids"][0].tolist() == [1, 2, 0] and (first["masked"] == 4).any() and (first["masked"][:, 2] != 4).all()
+    assert not np.array_equal(first["masked"], second["masked"]) and not np.array_equal(first["heard"], second["heard"])
 
 
 @pytest.mark.capability("F6")
@@ -246,6 +353,14 @@ BAD_SETTINGS: list[Callable[[], Transform]] = [
     lambda: transforms.Spectrogram(1),
     lambda: transforms.Decibels(0),
     lambda: transforms.RandomGain(-1),
+    lambda: transforms.RandomRotate(181),
+    lambda: transforms.RandomNoise(-1),
+    lambda: transforms.RandomNoise(float("nan")),
+    lambda: transforms.PitchShift(25),
+    lambda: transforms.RandomPitch(-1),
+    lambda: transforms.RandomMask(1, 1.5),
+    lambda: transforms.RandomMask(1, 0.5, words=0),
+    lambda: transforms.Words(("a",), without=("a",)),
 ]
 
 
@@ -267,6 +382,10 @@ BAD_VALUES: list[tuple[Transform, Any, str]] = [
     (transforms.Characters("a"), b"a", "takes text"),
     (transforms.DecodeImage(), "a.png", "bytes of a file"),
     (transforms.RandomGain(1), np.arange(3), "float dtype"),
+    (transforms.PitchShift(1), np.arange(3), "float dtype"),
+    (transforms.RandomPitch(1), np.zeros((3, 2)), r"a sound is an array \[N\]"),
+    (transforms.RandomMask(1), np.zeros(3), "whole numbers"),
+    (transforms.RandomNoise(1.0), np.zeros(3, bool), "integers and floats"),
 ]
 
 
