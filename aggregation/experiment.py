@@ -16,6 +16,7 @@ from coterie.aggregation.external_model import ExternalModel
 from coterie.aggregation.fitting import check_terms
 from coterie.aggregation.horizontal import Algorithm, FedAvg
 from coterie.aggregation.horizontal.algorithm import changes_clients
+from coterie.aggregation.losses import PerExample, SummedLoss
 from coterie.aggregation.plan.manifest import (
     MOST_EPOCHS,
     MOST_HOLDOUT,
@@ -29,7 +30,6 @@ from coterie.aggregation.plan.manifest import (
 from coterie.aggregation.private.secure_aggregation import FROM_COHORT, settled, with_room
 from coterie.aggregation.server_optimizers import ServerOptimizer, server_sgd
 from coterie.aggregation.terms import Terms
-from coterie.compute.array import Array
 from coterie.compute.data.dataset import Dataset
 from coterie.compute.data.source import Source
 from coterie.compute.nn.foreign import as_module
@@ -46,11 +46,6 @@ from coterie.protocol.privacy import ExampleLevel, Privacy
 from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.schema import DataSchema
 from coterie.protocol.secure_aggregation import SecureAggregation
-
-PerExample: TypeAlias = Callable[[Array, Array], Array] | Callable[[Array, Array, Array], Array]
-"""(prediction, label) → one float32 value per example, ``[B]``; one with a third parameter ``sample_weight`` gets 1 for
-each row and 0 for padding, ``[B]``.
-"""
 
 DataTable: TypeAlias = Mapping[str, npt.NDArray[Any]] | Frame
 EvaluationRows: TypeAlias = DataTable | str | Path | Source | Dataset | Callable[[DataSchema], DataTable]
@@ -71,7 +66,7 @@ class Experiment:
         which becomes one; x is the only feature's array, or a mapping by name when there are several; float features
         come normalised, int32 features without normalisation come as they are (ids).
     loss: (prediction, label) → ``[B]``; coterie weighs and averages it. Where it compares the rows of a batch, a third
-        parameter ``sample_weight`` tells which are padding (0).
+        parameter ``sample_weight`` tells which are padding (0). Several by name are summed, and each is a metric too.
     optimizer: the clients'.
     metrics: more values per example, by name. With an `ExternalModel`, loss and optimizer are None.
     reducer: what turns updates into one change of the weights, as `coterie.aggregation.reducers.reducer` reads it.
@@ -105,7 +100,7 @@ class Experiment:
     model: Module | ImportedModel | ExternalModel
     schema: DataSchema
     rounds: RoundPolicy
-    loss: PerExample | None = None
+    loss: PerExample | Mapping[str, PerExample] | None = None
     optimizer: Optimizer | None = None
     algorithm: Algorithm = field(default_factory=FedAvg)
     batch_size: int = 32
@@ -139,6 +134,8 @@ class Experiment:
                     code="experiment_invalid",
                 )
         object.__setattr__(self, "model", as_module(self.model))
+        if isinstance(self.loss, Mapping):
+            self._sum_losses(self.loss)
         object.__setattr__(self, "codecs", tuple(self.codecs))
         object.__setattr__(self, "evaluation_metrics", tuple(self.evaluation_metrics))
         if self.secure is not None:
@@ -151,6 +148,15 @@ class Experiment:
         check_terms(self.terms)
         object.__setattr__(self, "metrics", MappingProxyType(dict(self.metrics)))
         object.__setattr__(self, "uploads", None if self.uploads is None else tuple(self.uploads))
+
+    def _sum_losses(self, losses: Mapping[str, PerExample]) -> None:
+        """Several losses become their sum, and metrics."""
+        twice = sorted(losses.keys() & self.metrics.keys())
+        if not losses or twice or not all(map(callable, losses.values())):
+            why = f"{', '.join(twice)} is a metric too" if twice else "losses by name are functions, one at least"
+            raise errors.ExperimentError(f"Experiment {self.name[:64]!r}: {why}.", code="experiment_invalid")
+        object.__setattr__(self, "loss", SummedLoss(MappingProxyType(dict(losses))))
+        object.__setattr__(self, "metrics", {**losses, **self.metrics})
 
     @property
     def metric_names(self) -> tuple[str, ...]:
@@ -226,7 +232,7 @@ _KINDS: Mapping[str, tuple[Any, str]] = cast(
         "name": (str, "text"),
         "schema": (DataSchema, "a DataSchema(features, label)"),
         "rounds": (RoundPolicy, "a RoundPolicy(rounds=..., cohort=...)"),
-        "loss": ((Callable, NoneType), "a function of (prediction, label)"),
+        "loss": ((Callable, Mapping, NoneType), "a function of (prediction, label), or several by name"),
         "optimizer": ((Optimizer, NoneType), "an optimizer, for example optim.sgd(0.1)"),
         "algorithm": (Algorithm, "an algorithm, for example FedAvg()"),
         "batch_size": (int, "a whole number"),

@@ -3,13 +3,13 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from inspect import Parameter, signature
 from math import floor
 from typing import Any
 
 from coterie import errors
 from coterie.aggregation.compiling import researcher
-from coterie.aggregation.experiment import ComputePrecision, PerExample
+from coterie.aggregation.experiment import ComputePrecision
+from coterie.aggregation.losses import PerExample, parts_of, takes_weights
 from coterie.aggregation.plan.manifest import SAMPLE_WEIGHT
 from coterie.compute import numpy as xp
 from coterie.compute.array import Array
@@ -88,7 +88,7 @@ class BatchCalls:
     def losses(self, inputs: GraphInputs, prediction: Array) -> Array:
         """The loss of each example, ``[B]``."""
         highest = _highest_class(self.schema.label)
-        if self.loss is softmax_cross_entropy and prediction.ndim >= 2 and highest >= prediction.shape[-1]:
+        if softmax_cross_entropy in parts_of(self.loss) and prediction.ndim >= 2 and highest >= prediction.shape[-1]:
             # A label without a logit would train without a word, on the wrong loss.
             raise errors.ExperimentError(
                 f"The schema's label goes up to class {highest}, but the model gives {prediction.shape[-1]} logits: "
@@ -144,7 +144,7 @@ class BatchCalls:
     def _per_example(self, name: str, function: PerExample, prediction: Array, inputs: GraphInputs) -> Array:
         """One float32 value per example, or a refusal that names what came instead."""
         label = self.label(inputs)
-        weight = (self.weight(inputs),) if _takes_weights(function) else ()
+        weight = (self.weight(inputs),) if takes_weights(function) else ()
         kind = "loss" if name == "loss" else "metric"
         takes = f"prediction {prediction.dtype}{list(prediction.shape)} and label {label.dtype}{list(label.shape)}"
         what = f"The {kind} {name!r}"
@@ -197,16 +197,6 @@ class ModelCalls:
             )
         mine = {name: weights[name] for name in encoder.specs() if name in weights}
         return self.batch.output(encoder, "The model's encoder", inputs, mine, modes.EVAL)[0]
-
-
-def _takes_weights(function: PerExample) -> bool:
-    """Whether a loss or a metric asks for the weights of the rows, as its third parameter."""
-    try:
-        third = [*signature(function).parameters.values()][2:3]
-    except (TypeError, ValueError):
-        return False
-    positional = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
-    return any(parameter.name == SAMPLE_WEIGHT and parameter.kind in positional for parameter in third)
 
 
 def _normalised(x: Array, feature: Any) -> Array:

@@ -79,7 +79,7 @@ class GraphBuilder:
     def of(experiment: Experiment) -> "GraphBuilder":
         """The builder of an experiment with a model of coterie's. Raises errors.ExperimentError."""
         model, loss, rule = experiment.model, experiment.loss, experiment.local_optimizer
-        if not isinstance(model, Module) or loss is None or rule is None:
+        if not isinstance(model, Module) or loss is None or isinstance(loss, Mapping) or rule is None:
             found = f"the class {model.__name__}" if isinstance(model, type) else f"a {type(model).__name__}"
             raise errors.ExperimentError(
                 f"The model of experiment {experiment.name!r} is {found}, not a module of compute.nn.",

@@ -11,7 +11,8 @@ from as_simulated import assert_as_simulated
 from numpy.typing import NDArray
 from sdk_kit import Coordinator
 
-from coterie.aggregation.experiment import Experiment, PerExample
+from coterie.aggregation.experiment import Experiment
+from coterie.aggregation.losses import PerExample
 from coterie.compute import nn
 from coterie.compute import numpy as xp
 from coterie.compute.array import Array
