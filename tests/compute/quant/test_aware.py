@@ -29,7 +29,7 @@ def trained(settings: QuantSettings) -> tuple[nn.Module, dict[str, NDArray]]:
     """The CNN after a little training that knows of its levels, from the weights that float training found."""
     model = qat(CNN, settings)
     trainer = Trainer(model, softmax_cross_entropy, optim.adam(0.002), batch_size=32, initial=trained_cnn())
-    trainer.fit(TRAIN, epochs=2, steps=100 if settings.weight_bits < 8 else 10)
+    trainer.fit(TRAIN, epochs=3, steps=150 if settings.weight_bits < 8 else 10)
     return model, trainer.params
 
 
