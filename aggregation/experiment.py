@@ -135,7 +135,7 @@ class Experiment:
                 )
         object.__setattr__(self, "model", as_module(self.model))
         if isinstance(self.loss, Mapping):
-            self._sum_losses(self.loss)
+            self._sum_losses(cast(Mapping[str, PerExample], self.loss))
         object.__setattr__(self, "codecs", tuple(self.codecs))
         object.__setattr__(self, "evaluation_metrics", tuple(self.evaluation_metrics))
         if self.secure is not None:

@@ -2,7 +2,9 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import reduce
 from inspect import Parameter, signature
+from operator import add
 from typing import Any, TypeAlias, cast
 
 from coterie.aggregation.plan.manifest import SAMPLE_WEIGHT
@@ -34,11 +36,11 @@ class SummedLoss:
     parts: Mapping[str, PerExample]
 
     def __call__(self, prediction: Array, label: Array, sample_weight: Array) -> Array:
-        values = [
+        values: list[Array] = [
             cast(Any, part)(prediction, label, *((sample_weight,) if takes_weights(part) else ()))
             for part in self.parts.values()
         ]
-        return sum(values[1:], values[0])
+        return reduce(add, values)
 
 
 def parts_of(loss: PerExample) -> tuple[PerExample, ...]:

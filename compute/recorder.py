@@ -20,6 +20,10 @@ class Recorded(Protocol):
         """The data. Raises TraceError inside a trace, where there is none yet."""
         ...
 
+    def captured(self) -> "Recorded":
+        """What a trace inside of that of this array keeps to be fed with it."""
+        ...
+
 
 class Recorder:
     """Collects the nodes of one trace.

@@ -4,7 +4,7 @@ import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
 from types import EllipsisType
-from typing import Any
+from typing import Any, cast
 
 from coterie.compute.extension.row import Hook, UserPrimitive, plain
 from coterie.compute.ir import Attribute
@@ -74,7 +74,7 @@ def primitive(
             inputs=tuple(inputs),
             outputs=tuple(outputs),
             attributes=static,
-            **hooks,
+            **cast(Any, hooks),
         )
 
     return decorate

@@ -1,7 +1,7 @@
 """Hyper-parameters that change with the steps of a training, written into the step itself."""
 
 from collections.abc import Mapping
-from math import inf, isfinite
+from math import isfinite
 from numbers import Real
 from typing import cast
 
@@ -37,7 +37,8 @@ def scheduled(optimizer: Optimizer, steps: int, schedules: Mapping[str, Schedule
     where = f"{user_source()}: scheduled {optimizer.name}"
     if steps > MOST_VALUES:
         raise InputError(f"{where}: a table has at most {MOST_VALUES} steps, not {steps}.")
-    if not schedules or (unknown := sorted(schedules.keys() - optimizer.hyper.keys())):
+    unknown = sorted(schedules.keys() - optimizer.hyper.keys())
+    if unknown or not schedules:
         has = f"{optimizer.name} has {', '.join(sorted(optimizer.hyper)) or 'none'}"
         lacking = f"no hyper-parameter {', '.join(unknown)}" if schedules else "no schedule"
         raise InputError(f"{where}: there is {lacking}; {has}.", hint="Give a schedule for one of its names.")
@@ -77,10 +78,10 @@ def _table(where: str, schedule: Schedule, steps: int) -> np.ndarray:
     values = np.empty(steps, np.float32)
     for step in range(steps):
         value = cast(object, schedule(step))
-        if not isinstance(value, Real) or not isfinite(value) or not 0 <= value < inf:
+        if not isinstance(value, Real) or not isfinite(value) or float(value) < 0:
             raise InputError(
                 f"{where} gives {value!r} at step {step}; it must be a finite number of at least 0.",
                 hint="Steps are counted from 0.",
             )
-        values[step] = value
+        values[step] = float(value)
     return values
