@@ -134,7 +134,7 @@ class Experiment:
                     code="experiment_invalid",
                 )
         object.__setattr__(self, "model", as_module(self.model))
-        if isinstance(self.loss, Mapping):
+        if isinstance(cast(object, self.loss), Mapping):
             self._sum_losses(cast(Mapping[str, PerExample], self.loss))
         object.__setattr__(self, "codecs", tuple(self.codecs))
         object.__setattr__(self, "evaluation_metrics", tuple(self.evaluation_metrics))
