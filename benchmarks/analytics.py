@@ -6,7 +6,8 @@
 20 clients with 1000 rows each: ages (gamma, cut to 0..120), words (Zipf, whole numbers below 1024). All clients answer
 every round. A survey finds the ages' mean and deviation and the words as texts; a calibration the extremes of a small
 network's activations on the ages. Printed: rounds, the largest error found over what is asked, the error that the query
-states (its budget), kilobytes that a client uploads a round, and seconds. A figure above its stated error ends the program with 1.
+states (its budget), kilobytes that a client uploads a round, and seconds; a line each (see lines.py). A figure above
+its stated error ends the program with 1.
 
 --noised asks the same of 1000 devices of 80 rows at ε = 1 in all (8 where devices noise alone) and δ = 10⁻⁶ with a
 clip of 80 rows, under secure aggregation unless devices noise alone, --seeds times with other noise each. Printed: the

@@ -6,7 +6,8 @@
 DIR holds mnist.npz. Ten clients with 1,200 rows each, drawn iid, all in every round, two local epochs in batches
 of 20, 20 rounds; each seed draws the rows and the first weights anew. Each codec prints two lines (see lines.py), over
 the seeds: the mean test accuracy after the last round less that of float32, in percentage points, and the bytes that it
-uploads beside those of float32. Wanted: ``eden:4`` and ``topk:0.01+ef`` within 0.5 point at no more than 1/7.8 and 1/30 of the bytes.
+uploads beside those of float32. Wanted: ``eden:4`` and ``topk:0.01+ef`` within 0.5 point at no more than 1/7.8 and 1/30
+of the bytes.
 """
 
 import argparse

@@ -125,7 +125,7 @@ def to_text(line: Line) -> str:
         what = "ratio " if line.budget.of == "ratio" else ""
         parts.append(f"budget {what}{line.budget.bound} {line.budget.limit:.4g}: {_VERDICTS[line.met]}")
     if line.details:
-        parts.append(", ".join(f"{name} {_shown(value)}" for name, value in line.details.items()))
+        parts.append(", ".join(f"{name}={_shown(value)}" for name, value in line.details.items()))
     return textwrap.fill("; ".join(parts), WIDTH, subsequent_indent="    ", break_on_hyphens=False)
 
 
@@ -147,10 +147,10 @@ def _number(value: float | None) -> str:
 
 def _shown(value: Any) -> str:
     if isinstance(value, float):
-        return _number(value)
+        return f"{value:.6g}" if math.isfinite(value) else "-"
     if isinstance(value, Mapping):
         inner = cast(Mapping[Any, Any], value)
-        return "(" + ", ".join(f"{name} {_shown(each)}" for name, each in inner.items()) + ")"
+        return "(" + ", ".join(f"{name}={_shown(each)}" for name, each in inner.items()) + ")"
     if isinstance(value, list | tuple):
         items = cast(Sequence[Any], value)
         return "[" + ", ".join(map(_shown, items)) + "]"
