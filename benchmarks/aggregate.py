@@ -6,7 +6,7 @@ mean_float32: bytes a second of the weighted mean, streaming, over those of ``np
 0.6. mean_int8: bytes of float32 a second of decoding int8 and adding, over those of the float32 mean; at least 0.5.
 krum, nnm, geometric_median: seconds over those of ``X @ X.T``; at most 1.2, 3, 3. trimmed_mean: over those of
 ``np.sort(X, axis=0)``; at most 1.1. memory: peak with 100 times as many clients over that with 100; at most 1.1.
-Everything runs on one thread; times are processor time.
+Everything runs on one thread; times are processor time. Each case prints one line (see lines.py).
 """
 
 import os
@@ -14,14 +14,14 @@ import os
 os.environ |= {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 import argparse
-import json
 import platform
 import time
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
+from lines import Budget, Line, Peer, at_least, at_most, show
 
 from coterie.aggregation.reducers import InMemory, aggregate, reducer
 from coterie.aggregation.reducers.source import gram
@@ -29,8 +29,15 @@ from coterie.aggregation.reducers.steps import nnm
 from coterie.protocol.codecs import parse
 from coterie.protocol.codecs.codec import Keys, Shape
 
-AT_LEAST = {"mean_float32": 0.6, "mean_int8": 0.5}
-AT_MOST = {"krum": 1.2, "nnm": 3.0, "geometric_median": 3.0, "trimmed_mean": 1.1, "memory": 1.1}
+BUDGETS: dict[str, Budget] = {
+    "mean_float32": at_least(0.6, "ratio"),
+    "mean_int8": at_least(0.5, "ratio"),
+    "krum": at_most(1.2, "ratio"),
+    "nnm": at_most(3.0, "ratio"),
+    "geometric_median": at_most(3.0, "ratio"),
+    "trimmed_mean": at_most(1.1, "ratio"),
+    "memory": at_most(1.1, "ratio"),
+}
 
 
 def seconds(*works: Callable[[], Any], repeats: int) -> list[float]:
@@ -46,7 +53,7 @@ def seconds(*works: Callable[[], Any], repeats: int) -> list[float]:
     return [min(found) for found in times]
 
 
-def means(length: int, repeats: int) -> dict[str, dict[str, float]]:
+def means(length: int, repeats: int) -> Iterator[Line]:
     """The streaming mean of float32 and of int8 updates."""
     rule, count = reducer("mean"), 8
     generator = np.random.default_rng(0)
@@ -76,13 +83,11 @@ def means(length: int, repeats: int) -> dict[str, dict[str, float]]:
 
     base, own, small = seconds(plain, mean, int8, repeats=repeats)
     size = updates.nbytes
-    return {
-        "mean_float32": {"ratio": base / own, "gb_per_s": size / own / 1e9, "peer_gb_per_s": size / base / 1e9},
-        "mean_int8": {"ratio": own / small, "gb_per_s": size / small / 1e9, "peer_gb_per_s": size / own / 1e9},
-    }
+    yield case("mean_float32", size / own / 1e9, "GB/s", Peer("np.add", size / base / 1e9))
+    yield case("mean_int8", size / small / 1e9, "GB/s", Peer("mean_float32", size / own / 1e9))
 
 
-def robust(count: int, length: int, attackers: int, repeats: int) -> dict[str, dict[str, float]]:
+def robust(count: int, length: int, attackers: int, repeats: int) -> Iterator[Line]:
     """Rules that see every update."""
     updates = np.random.default_rng(1).normal(size=(count, length)).astype(np.float32)
     step, mix = nnm(attackers), np.empty_like(updates)
@@ -96,17 +101,16 @@ def robust(count: int, length: int, attackers: int, repeats: int) -> dict[str, d
         "nnm": mixed,
         "geometric_median": lambda: aggregate("geometric_median", updates),
     }
-    found: dict[str, dict[str, float]] = {}
     for name, work in works.items():
         base, own = seconds(lambda: updates @ updates.T, work, repeats=repeats)
-        found[name] = {"ratio": own / base, "ms": own * 1e3, "peer_ms": base * 1e3}
+        yield case(name, own * 1e3, "ms", Peer("X @ X.T", base * 1e3))
     base, own = seconds(
         lambda: np.sort(updates, axis=0), lambda: aggregate(f"trimmed_mean({attackers})", updates), repeats=repeats
     )
-    return found | {"trimmed_mean": {"ratio": own / base, "ms": own * 1e3, "peer_ms": base * 1e3}}
+    yield case("trimmed_mean", own * 1e3, "ms", Peer("np.sort", base * 1e3))
 
 
-def memory(length: int, few: int, many: int) -> dict[str, dict[str, float]]:
+def memory(length: int, few: int, many: int) -> Line:
     """Peak memory of a mean of many and of few updates that come one after another."""
     rule = reducer("mean")
 
@@ -122,29 +126,27 @@ def memory(length: int, few: int, many: int) -> dict[str, dict[str, float]]:
 
     peak(2)
     low, high = peak(few), peak(many)
-    return {"memory": {"ratio": high / low, "mib": high / 2**20, "peer_mib": low / 2**20}}
+    return case("memory", high / 2**20, "MiB", Peer(f"{few} clients", low / 2**20))
+
+
+def case(name: str, figure: float, unit: str, peer: Peer) -> Line:
+    """A figure beside its peer's, which its budget bounds."""
+    machine = {"processor": platform.processor() or platform.machine(), "numpy": np.__version__}
+    return Line(name, figure, unit, peer, BUDGETS[name], details=machine)
 
 
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", action="store_true", help="one JSON object instead of a table")
+    parser.add_argument("--json", action="store_true", help="one JSON line for each case")
     parser.add_argument("--quick", action="store_true", help="small sizes, to see that it runs; ratios mean little")
     options = parser.parse_args()
     repeats, length = (2, 1 << 16) if options.quick else (7, 1 << 18)
-    results = means(length * (1 if options.quick else 16), repeats)
-    results |= robust(20 if options.quick else 100, length, 2 if options.quick else 10, repeats)
-    results |= memory(1 << 16, 10 if options.quick else 100, 100 if options.quick else 10_000)
-    for name, case in results.items():
-        case["budget"] = AT_LEAST.get(name, AT_MOST.get(name, 0.0))
-        case["met"] = float(case["ratio"] >= AT_LEAST[name] if name in AT_LEAST else case["ratio"] <= AT_MOST[name])
-    if options.json:
-        machine = {"processor": platform.processor() or platform.machine(), "numpy": np.__version__}
-        print(json.dumps({**results, "machine": machine, "quick": options.quick}))
-        return
-    for name, case in results.items():
-        bound = "at least" if name in AT_LEAST else "at most"
-        print(f"{name:18} {case['ratio']:6.2f}  ({bound} {case['budget']}){'' if case['met'] else '  MISSED'}")
+    for line in means(length * (1 if options.quick else 16), repeats):
+        show(line, as_json=options.json)
+    for line in robust(20 if options.quick else 100, length, 2 if options.quick else 10, repeats):
+        show(line, as_json=options.json)
+    show(memory(1 << 16, 10 if options.quick else 100, 100 if options.quick else 10_000), as_json=options.json)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,8 @@
 20 clients with 1000 rows each: ages (gamma, cut to 0..120), words (Zipf, whole numbers below 1024). All clients answer
 every round. A survey finds the ages' mean and deviation and the words as texts; a calibration the extremes of a small
 network's activations on the ages. Printed: rounds, the largest error found over what is asked, the error that the query
-states, kilobytes that a client uploads a round, and seconds. A figure above its stated error ends the program with 1.
+states (its budget), kilobytes that a client uploads a round, and seconds; a line each (see lines.py). A figure above
+its stated error ends the program with 1.
 
 --noised asks the same of 1000 devices of 80 rows at ε = 1 in all (8 where devices noise alone) and δ = 10⁻⁶ with a
 clip of 80 rows, under secure aggregation unless devices noise alone, --seeds times with other noise each. Printed: the
@@ -17,7 +18,6 @@ noise. Less than 80 % within what is stated ends the program with 1: 95 % are pr
 """
 
 import argparse
-import json
 import math
 import sys
 import time
@@ -26,6 +26,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from lines import Line, at_least, at_most, show
 
 from coterie.aggregation.analytics import Query, ask, count, heavy_hitters, histogram, mean, quantiles
 from coterie.aggregation.analytics.noise import NoisyPrivacy
@@ -215,8 +216,8 @@ NOISED: Mapping[str, tuple[Query[Any], NoisyPrivacy, Callable[[Any, list[Arrays]
 }
 
 
-def measure_noised(name: str, clients: list[Arrays], seeds: int) -> dict[str, Any]:
-    """One noised query's figures, over several draws of the noise; and the seconds of the exact one."""
+def measure_noised(name: str, clients: list[Arrays], seeds: int) -> Line:
+    """One noised query, over several draws of the noise; and the seconds of the exact one."""
     query, privacy, judge = NOISED[name]
     begun = time.monotonic()
     simulate_full(ask(query, SCHEMA, clients=len(clients), secure_aggregation=False), clients)
@@ -232,37 +233,33 @@ def measure_noised(name: str, clients: list[Arrays], seeds: int) -> dict[str, An
         errors += off
         stated.append(said)
         held += within
-    return {
-        "query": name,
+    share = float(np.mean(held)) if held else math.nan
+    details = {
         "rounds": query.rule.rounds,
         "answers": len(held),
         "error": float(np.sqrt(np.mean(np.square(errors)))) if errors else math.nan,
         "stated": float(np.median(stated)),
-        "held": float(np.mean(held)) if held else math.nan,
-        "within": bool(held) and float(np.mean(held)) >= LEAST_SHARE,
         "seconds": (time.monotonic() - begun) / seeds,
         "exact_seconds": exact,
     }
+    return Line(name, share, "of the answers within what is stated", budget=at_least(LEAST_SHARE), details=details)
 
 
 def _all(clients: list[Arrays], column: str) -> npt.NDArray[Any]:
     return np.concatenate([client[column] for client in clients])
 
 
-def measure(name: str, rows: int) -> dict[str, Any]:
-    """One query's figures."""
+def measure(name: str, rows: int) -> Line:
+    """One query: its error, beside what it states."""
     begun = time.monotonic()
     run, off, stated = QUERIES[name](population(rows))
     rounds = run.history.rounds
-    return {
-        "query": name,
+    details = {
         "rounds": len(rounds),
-        "error": off,
-        "stated": stated,
-        "within": off <= stated,
         "kilobytes": sum(record.bytes_up for record in rounds) / len(rounds) / CLIENTS / 1e3,
         "seconds": time.monotonic() - begun,
     }
+    return Line(name, off, "of error", budget=at_most(stated), details=details)
 
 
 def main() -> None:
@@ -274,22 +271,17 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="one JSON line for each query")
     parser.add_argument("--quick", action="store_true", help="a tenth of the rows, to see that it runs")
     options = parser.parse_args()
-    text = "{query:<14} {rounds} rounds  error {error:.3g} (stated {stated:.3g})  {kilobytes:.1f} kB  {seconds:.1f} s"
     if options.noised:
         clients = devices(DEVICES // 10 if options.quick else DEVICES)
         names = [name for name in options.only or NOISED if name in NOISED]
         measured = (measure_noised(name, clients, options.seeds) for name in names)
-        text = (
-            "{query:<21} {rounds} rounds  error {error:.3g} (stated {stated:.3g})  {held:.0%} of {answers} within  "
-            "{seconds:.2f} s (exact {exact_seconds:.2f} s)"
-        )
     else:
         names = [name for name in options.only or QUERIES if name in QUERIES]
         measured = (measure(name, 100 if options.quick else 1000) for name in names)
     within = True
     for found in measured:
-        within = within and found["within"]
-        print(json.dumps(found) if options.json else text.format(**found), flush=True)
+        within = within and found.met is True
+        show(found, as_json=options.json)
     if not within:
         sys.exit("A query was off by more than it states.")
 

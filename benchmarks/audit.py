@@ -5,12 +5,11 @@
 An MLP of 2403 weights, five honest clients of 20 rows, two rounds (four for ``blt``, in which a device takes part
 twice), user-level privacy at δ = 1e-5. Each run has a seed of its own (so its own noise) and its own canaries, and goes
 through the whole simulated round. ``removed`` and ``halved`` change what the sampler draws, while everything that
-accounts for it believes that the full noise was drawn; ``honest`` changes nothing. Each case prints one JSON line with
-the share of runs that were refuted, its budget, and the seconds of one run.
+accounts for it believes that the full noise was drawn; ``honest`` changes nothing. Each case prints one line (see
+lines.py): the share of runs that were refuted, its budget, and the seconds of one run.
 """
 
 import argparse
-import json
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ from typing import Any, cast
 from unittest.mock import patch
 
 import numpy as np
+from lines import Budget, Line, at_least, at_most, show
 
 from coterie import DataSchema, Experiment, Feature, Label, RoundPolicy
 from coterie.compute.nn.losses import softmax_cross_entropy
@@ -30,7 +30,7 @@ from coterie.protocol.privacy import UserLevel
 from coterie.simulation.canaries import audit_by_canaries
 
 FACTORS = {"removed": 0.0, "halved": 0.5, "honest": 1.0}
-CAUGHT, ACCUSED = 0.95, 0.05
+BUDGETS: dict[str, Budget] = {"removed": at_least(1.0), "halved": at_least(0.95), "honest": at_most(0.05)}
 MECHANISMS: dict[str, dict[str, Any]] = {
     "gaussian": {},
     "discrete_gaussian": {},
@@ -89,7 +89,7 @@ def study(privacy: UserLevel, seed: int) -> Experiment:
 def main() -> None:
     """Run the cases, and print a line for each."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--json", action="store_true", help="one JSON line for each case")
     parser.add_argument("--runs", type=int, default=40)
     parser.add_argument("--only", nargs="*", default=list(CASES))
     asked = parser.parse_args()
@@ -103,20 +103,15 @@ def main() -> None:
                     refuted += found.verdict == "refuted"
                     unsure += found.verdict == "cannot tell"
                     canaries = found.canaries
-            share = refuted / asked.runs
-            budget = {"removed": 1.0, "halved": CAUGHT, "honest": ACCUSED}[kind]
-            line = {
-                "case": f"{name}_{kind}",
-                "value": share,
-                "unit": "share of runs refuted",
-                "budget": budget,
-                "met": share <= budget if kind == "honest" else share >= budget,
+            details = {
                 "runs": asked.runs,
                 "cannot_tell": unsure,
                 "canaries": canaries,
                 "seconds": round((time.monotonic() - begun) / asked.runs, 2),
             }
-            print(json.dumps(line) if asked.json else " ".join(f"{key}={value}" for key, value in line.items()))
+            share = refuted / asked.runs
+            line = Line(f"{name}_{kind}", share, "of the runs refuted", budget=BUDGETS[kind], details=details)
+            show(line, as_json=asked.json)
 
 
 if __name__ == "__main__":

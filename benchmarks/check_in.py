@@ -5,8 +5,9 @@
 Four cases, each against a process of its own on the loopback interface: `bare`, a FastAPI route that reads and answers
 the messages of a check-in and does nothing else; `idle`, no experiment; `running`, an experiment whose round has no
 task left; `offered`, an experiment with tasks for which nobody who asks is eligible. processor_ms is the coordinator's
-own processor time for a check-in, ratio that of `bare` beside it, rate the check-ins a second that a closed loop of all
-devices reached (the load generator needs a core of its own), and p99_ms the latency at half of that rate.
+own processor time for a check-in, rate the check-ins a second that a closed loop of all devices reached (the load
+generator needs a core of its own). Each case prints two lines (see lines.py): check-ins for each second of the
+processor, beside those of `bare`; and the 99th percentile of the latency at half of that rate.
 """
 
 import argparse
@@ -20,12 +21,13 @@ import tempfile
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import numpy as np
+from lines import Budget, Line, Peer, at_least, at_most, show
 
 from coterie.aggregation.experiment import Experiment
 from coterie.aggregation.external_model import ExternalModel
@@ -39,6 +41,13 @@ from coterie.protocol.schema import DataSchema, Feature, Label
 from coterie.protocol.signing import SigningKey
 
 CASES = ("bare", "idle", "running", "offered")
+# Of what a bare route does with the same processor time; and while an experiment runs, milliseconds at half the rate.
+BUDGETS: dict[str, Budget] = {
+    "idle": at_least(0.5, "ratio"),
+    "running": at_least(0.3, "ratio"),
+    "offered": at_least(0.3, "ratio"),
+}
+LATENCY_BUDGETS: dict[str, Budget] = {"running": at_most(50.0), "offered": at_most(50.0)}
 PATH = "/v1/device/check-in"
 SCHEMA = DataSchema((Feature(name="x", shape=(1,)),), Label(name="y", low=0, high=1))
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -197,8 +206,8 @@ async def paced(devices: list[Device], body: bytes, seconds: float, rate: float)
     return latencies
 
 
-async def measure(case: str, pid: int, started: dict[str, str], count: int, seconds: float) -> dict[str, Any]:
-    """One case."""
+async def measure(case: str, pid: int, started: dict[str, str], count: int, seconds: float) -> tuple[Line, Line]:
+    """One case: check-ins for each second of the processor, and the latency at half the rate."""
     address = urlsplit(started["url"])
     body = canonical_json(CheckIn().model_dump(mode="json"))
     devices: list[Device] = []
@@ -215,41 +224,35 @@ async def measure(case: str, pid: int, started: dict[str, str], count: int, seco
     late = sorted(await paced(asking, body, seconds, done / wall / 2))
     for device in devices:
         device.writer.close()
-    return {
-        "case": case,
-        "check_ins": done,
-        "processor_ms": 1000 * spent / done,
-        "rate": done / wall,
-        "p99_ms": 1000 * late[int(0.99 * len(late))],
-    }
+    details = {"check_ins": done, "processor_ms": 1000 * spent / done, "rate": done / wall}
+    late_ms = 1000 * late[int(0.99 * len(late))]
+    # A clock of hundredths of a second may have seen nothing of a short run.
+    speed = done / spent if spent else None
+    return (
+        Line(case, speed, "check-ins a second of the processor", budget=BUDGETS.get(case), details=details),
+        Line(f"{case}, p99 at half the rate", late_ms, "ms", budget=LATENCY_BUDGETS.get(case)),
+    )
 
 
 def main() -> None:
-    """Run every case and print one line each."""
+    """Run every case and print its lines."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", action="store_true", help="one JSON object per case")
+    parser.add_argument("--json", action="store_true", help="JSON lines")
     parser.add_argument("--devices", type=int, default=16)
     parser.add_argument("--seconds", type=float, default=4.0)
     parser.add_argument("--cases", choices=CASES, nargs="+", default=list(CASES))
     chosen = parser.parse_args()
-    bare: float | None = None
+    bare: Peer | None = None
     for case in chosen.cases:
         with (
             tempfile.TemporaryDirectory(prefix="coterie-benchmark-") as folder,
             serving(case, f"{folder}/server") as (pid, started),
         ):
-            result = asyncio.run(measure(case, pid, started, chosen.devices, chosen.seconds))
-        bare = bare or result["processor_ms"]
-        result["ratio"] = bare / result["processor_ms"]
-        print(json.dumps(result) if chosen.json else describe(result), flush=True)
-
-
-def describe(result: dict[str, Any]) -> str:
-    """One case as a line for people."""
-    return (
-        f"{result['case']:>8}: {result['processor_ms']:.3f} ms of processor, {result['ratio']:.2f} of bare; "
-        f"{result['rate']:.0f} a second, p99 {result['p99_ms']:.1f} ms at half of that"
-    )
+            speed, latency = asyncio.run(measure(case, pid, started, chosen.devices, chosen.seconds))
+        show(replace(speed, peer=bare), as_json=chosen.json)
+        show(latency, as_json=chosen.json)
+        if case == "bare":
+            bare = Peer(case, speed.figure)
 
 
 if __name__ == "__main__":

@@ -3,27 +3,26 @@
     python benchmarks/dp.py [--json] [--quick] [--count N] [--rounds N] [--clock cpu]
 
 Samplers: 2**20 draws of each, beside the AES-256-CTR key stream of just the bytes that they drew, measured in turn so
-that both see the same moment; each figure is the least of all rounds. ``ratio`` is the one over the other; the budget
-is 30. Bits of total variation distance from the exact distribution come with each. Beside other jobs processor time
-(``--clock cpu``) says more than the wall's.
+that both see the same moment; each figure is the least of all rounds. The budget is a ratio of 30. Bits of total
+variation distance from the exact distribution come with each. Beside other jobs processor time (``--clock cpu``) says
+more than the wall's.
 
 Encoding: what a client does to a vector of so many coordinates under distributed noise (clip, rotate, round, noise).
 
-Accounting: epsilon of one experiment, asked for the first time in a process (``first_s``, the import of dp-accounting
-apart in ``import_s``) and again (``again_s``). The budget is one second.
+Accounting: epsilon of one experiment, asked for the first time in a process (the import of dp-accounting apart in
+``import_s``) and again (``again_s``). The budget is one second. All print one line each (see lines.py).
 """
 
 import argparse
-import json
 import math
 import time
 from collections.abc import Callable, Iterator
 from fractions import Fraction
 from types import ModuleType
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from lines import Line, Peer, at_most, show
 
 from coterie.privacy.dp.accounting import total_cost
 from coterie.privacy.dp.choosing import choose
@@ -36,7 +35,7 @@ from coterie.protocol.privacy import UserLevel
 
 Clock = Callable[[], float]
 CLOCKS: dict[str, Clock] = {"wall": time.perf_counter, "cpu": time.process_time}
-SAMPLER_BUDGET, ACCOUNTING_BUDGET = 30.0, 1.0
+SAMPLER_BUDGET, ACCOUNTING_BUDGET = at_most(30.0, "ratio"), at_most(1.0)
 SAMPLERS: tuple[tuple[str, ModuleType, float], ...] = (
     ("discrete_gaussian", discrete_gaussian, 3.0),
     ("discrete_gaussian", discrete_gaussian, 20.0),
@@ -88,10 +87,10 @@ def main() -> None:
     options = parser.parse_args()
     count, rounds = (1 << 14, 2) if options.quick else (options.count, options.rounds)
     for found in measure(count, rounds, LENGTHS[:1] if options.quick else LENGTHS, CLOCKS[options.clock]):
-        print(json.dumps(found) if options.json else line(found), flush=True)
+        show(found, as_json=options.json)
 
 
-def measure(count: int, rounds: int, lengths: tuple[int, ...], clock: Clock) -> Iterator[dict[str, Any]]:
+def measure(count: int, rounds: int, lengths: tuple[int, ...], clock: Clock) -> Iterator[Line]:
     """All figures, one after the other."""
     for name, sampler, deviation in SAMPLERS:
         yield drawn(name, sampler, deviation, count, rounds, clock)
@@ -101,10 +100,10 @@ def measure(count: int, rounds: int, lengths: tuple[int, ...], clock: Clock) -> 
     total_cost((SampledGaussian(1.0, 0.5, 1),), 1e-5)
     loading = time.perf_counter() - begun
     for name, events in EXPERIMENTS.items():
-        yield {**accounted(name, events, clock), "import_s": round(loading, 3)}
+        yield accounted(name, events, clock, loading)
 
 
-def drawn(name: str, sampler: ModuleType, deviation: float, count: int, rounds: int, clock: Clock) -> dict[str, Any]:
+def drawn(name: str, sampler: ModuleType, deviation: float, count: int, rounds: int, clock: Clock) -> Line:
     """One sampler beside the key stream of its bytes."""
     variance, source = Fraction(deviation) ** 2, Counting(bytes(32))
     begun = time.perf_counter()
@@ -114,38 +113,31 @@ def drawn(name: str, sampler: ModuleType, deviation: float, count: int, rounds: 
     sampler.draw(count, variance, source)
     given, plain = source.given, NoiseSource(bytes(32))
     best = least(clock, rounds, lambda: plain.take(given), lambda: sampler.draw(count, variance, plain))
-    ratio = best[1] / best[0]
-    return {
-        "sampler": name,
-        "deviation": deviation,
+    details = {
         "draws": count,
         "bytes_per_draw": round(given / count, 3),
-        "aes_ms": round(best[0] * 1e3, 3),
-        "draw_ms": round(best[1] * 1e3, 3),
-        "ratio": round(ratio, 1),
         "table_ms": round(table_s * 1e3, 1),
         "distance_bits": round(-math.log2(sampler.distance(variance)), 1),
-        "budget": SAMPLER_BUDGET,
-        "within": ratio <= SAMPLER_BUDGET,
     }
+    stream = Peer("AES-256-CTR", best[0] * 1e3)
+    return Line(f"{name}, deviation {deviation:g}", best[1] * 1e3, "ms", stream, SAMPLER_BUDGET, details)
 
 
-def encoded(length: int, rounds: int, clock: Clock) -> dict[str, Any]:
+def encoded(length: int, rounds: int, clock: Clock) -> Line:
     """A client's work on its vector: 1000 clients at a noise multiplier of 1."""
     terms = choose("discrete_gaussian", clip=1.0, noise_multiplier=1.0, length=length, clients=1000, contributors=900)
     source, shared = NoiseSource(bytes(32)), bytes(range(32))
     vector = np.sin(np.arange(length, dtype=np.float64))
     best = least(clock, rounds, lambda: encode(vector, terms, shared, source))
-    return {
-        "encode": length,
+    details = {
         "bits": terms.bits,
         "inflation": round(terms.inflation, 5),
         "share_deviation": round(math.sqrt(terms.variance), 1),
-        "client_ms": round(best[0] * 1e3, 2),
     }
+    return Line(f"encoding of {length} coordinates", best[0] * 1e3, "ms of a client", details=details)
 
 
-def accounted(name: str, events: Callable[[], tuple[PrivacyEvent, ...]], clock: Clock) -> dict[str, Any]:
+def accounted(name: str, events: Callable[[], tuple[PrivacyEvent, ...]], clock: Clock, loading: float) -> Line:
     """Epsilon of one experiment at delta 1e-5, first and again."""
     begun = clock()
     found = total_cost(events(), 1e-5)
@@ -153,16 +145,14 @@ def accounted(name: str, events: Callable[[], tuple[PrivacyEvent, ...]], clock: 
     begun = clock()
     total_cost(events(), 1e-5)
     again = clock() - begun
-    return {
-        "accounting": name,
+    details = {
         "epsilon": round(found.epsilon, 6),
         "epsilon_rdp": round(found.epsilon_rdp, 6),
         "method": found.method,
-        "first_s": round(first, 4),
         "again_s": round(again, 6),
-        "budget": ACCOUNTING_BUDGET,
-        "within": first <= ACCOUNTING_BUDGET,
+        "import_s": round(loading, 3),
     }
+    return Line(f"accounting of {name}", first, "s", budget=ACCOUNTING_BUDGET, details=details)
 
 
 def least(clock: Clock, rounds: int, *works: Callable[[], object]) -> list[float]:
@@ -174,11 +164,6 @@ def least(clock: Clock, rounds: int, *works: Callable[[], object]) -> list[float
             work()
             best[index] = min(best[index], clock() - begun)
     return best
-
-
-def line(result: dict[str, Any]) -> str:
-    """One line for people."""
-    return "  ".join(f"{name} {value}" for name, value in result.items())
 
 
 if __name__ == "__main__":

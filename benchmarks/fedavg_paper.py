@@ -10,12 +10,12 @@ FedSGD takes 626). ``shards``: images sorted by digit and cut into 200 shards, t
 (the same table: 229 rounds to 99 %, so the curve ends before). The paper tunes the rate for every cell and does not
 print it; 0.2 for iid and 0.05 for shards are ours.
 
-Per round one JSON line with --json; with --out the curves as well (rounds.jsonl, rounds.csv, rounds.svg). ``rounds_to``
-counts as the paper does: the best accuracy so far, interpolated linearly between rounds.
+Per round one line (see lines.py), and one at the end: the rounds to the goal, counted as the paper does, by the best
+accuracy so far, interpolated linearly between rounds; none when it never got there. With --out the curves as well
+(rounds.jsonl, rounds.csv, rounds.svg).
 """
 
 import argparse
-import json
 import os
 import sys
 import time
@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from lines import Line, show
 from numpy.typing import NDArray
 
 from coterie.aggregation.experiment import Experiment
@@ -113,7 +114,7 @@ def main() -> None:
     parser.add_argument("--engine", default="threads")
     parser.add_argument("--out", type=Path, help="folder for the curves of each split")
     parser.add_argument("--quick", action="store_true", help="two rounds on a twentieth of the rows: only that it runs")
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--json", action="store_true", help="JSON lines")
     chosen = parser.parse_args()
     train, test = mnist(Path(chosen.data))
     if chosen.quick:
@@ -125,22 +126,19 @@ def main() -> None:
         wanted = experiment(name, test, rounds=rounds, rate=chosen.rate or RATES[name], seed=chosen.seed)
         parts = divided(name, train["digit"], chosen.seed).labelled(train["digit"])
 
-        def show(event: Any) -> None:
+        def tell(event: Any, name: str = name) -> None:
             if event["event"] == "round":
-                line = {key: event[key] for key in ("round", "loss", "accuracy", "seconds")}
-                print(json.dumps({"split": name, **line}) if chosen.json else f"{name} {line}", flush=True)  # noqa: B023
+                case, more = f"{name}, round {event['round']}", {key: event[key] for key in ("loss", "seconds")}
+                show(Line(case, event["accuracy"], "of the test rows", details=more), as_json=chosen.json)
 
         begun = time.monotonic()
         history = simulate_full(
-            wanted, split(train, parts), workers=chosen.workers, engine=chosen.engine, on_event=show
+            wanted, split(train, parts), workers=chosen.workers, engine=chosen.engine, on_event=tell
         ).history
         curve = [value for _, value in history.curve("accuracy")]
-        row = {
-            "split": name,
+        details = {
+            "published": PUBLISHED[name],
             "emd": round(parts.skew.mean_emd, 3),
-            "goal": GOAL,
-            "rounds_to": rounds_to(history, GOAL),
-            "published_rounds_to": PUBLISHED[name],
             "rounds": len(history),
             "best": max(curve),
             "last": curve[-1],
@@ -149,7 +147,7 @@ def main() -> None:
         }
         if chosen.out:
             write_run(chosen.out / name, wanted.name, history)
-        print(json.dumps(row) if chosen.json else row, flush=True)
+        show(Line(name, rounds_to(history, GOAL), f"rounds to {GOAL}", details=details), as_json=chosen.json)
 
 
 if __name__ == "__main__":

@@ -5,13 +5,12 @@
 The foreign side is an ONNX file in the form in which torch.onnx writes the network (Gemm with the weight turned, NCHW
 images, BatchNormalization, GRU with its gates in ONNX's order), loaded by compute.onnx.load; both sides start from the
 same weights, and see the same batches. A step is forward, loss, gradients, running statistics and SGD in one graph on
-one thread. Each case prints one JSON line: case, clock, imported_us, native_us (minimum over rounds of interleaved
-blocks of about 20 ms), ratio, budget, the largest difference between the losses of the first steps, nodes of both
-graphs, load_ms (from bytes to model).
+one thread. Each case prints one line (see lines.py): the imported network's step beside the native one's (minimum over
+rounds of interleaved blocks of about 20 ms), the largest difference between the losses of the first steps, nodes of
+both graphs, load_ms (from bytes to model).
 """
 
 import argparse
-import json
 import math
 import os
 import time
@@ -21,6 +20,7 @@ from itertools import cycle
 from typing import Any
 
 import numpy as np
+from lines import Budget, Line, Peer, at_most, show
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 from step_ours import losses
 from step_peer import CLOCKS, block
@@ -59,7 +59,7 @@ class Case:
     make: Callable[[], nn.Sequential]
     shape: tuple[int, ...]
     batch: int
-    budget: float | None
+    budget: Budget | None
 
     @property
     def tokens(self) -> bool:
@@ -68,8 +68,8 @@ class Case:
 
 
 CASES = (
-    Case("lenet_b16", lenet, (1, 28, 28), 16, 1.1),
-    Case("cnn_batchnorm_b32", cnn, (1, 28, 28), 32, 1.1),
+    Case("lenet_b16", lenet, (1, 28, 28), 16, at_most(1.1, "ratio")),
+    Case("cnn_batchnorm_b32", cnn, (1, 28, 28), 32, at_most(1.1, "ratio")),
     Case("mlp200_b32", lambda: mlp((784, 200, 200, 10)), (784,), 32, None),
     Case("gru_b16", lambda: gru(VOCABULARY, 64), (LENGTH,), 16, None),
 )
@@ -217,7 +217,7 @@ def prepare(model: nn.Module, weights: dict[str, NDArray], case: Case) -> Side:
     )
 
 
-def measure(case: Case, rounds: int, clock: str) -> dict[str, Any]:
+def measure(case: Case, rounds: int, clock: str) -> Line:
     """One line of the result."""
     native = case.make()
     weights = native.init(0)
@@ -236,25 +236,19 @@ def measure(case: Case, rounds: int, clock: str) -> dict[str, Any]:
     best = [math.inf, math.inf]
     for _ in range(rounds):
         best = [min(least, block(side.step, n, clock)) for least, side, n in zip(best, sides, counts, strict=True)]
-    ratio = best[0] / best[1]
-    return {
-        "case": case.name,
+    details = {
         "clock": clock,
-        "imported_us": round(best[0], 1),
-        "native_us": round(best[1], 1),
-        "ratio": round(ratio, 3),
-        "budget": case.budget,
-        "within": None if case.budget is None else ratio <= case.budget,
         "loss_difference": difference,
         "nodes": [side.nodes for side in sides],
         "load_ms": round(load_ms, 1),
     }
+    return Line(case.name, best[0], "us", Peer("native", best[1]), case.budget, details)
 
 
 def main() -> None:
     """Run the cases."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
-    parser.add_argument("--json", action="store_true", help="one JSON line a case (otherwise a table)")
+    parser.add_argument("--json", action="store_true", help="one JSON line a case")
     parser.add_argument("--only", nargs="*", choices=[case.name for case in CASES], default=None)
     parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--clock", choices=CLOCKS, default="wall", help="cpu: for a machine that is busy otherwise")
@@ -262,9 +256,7 @@ def main() -> None:
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     for case in CASES:
         if options.only is None or case.name in options.only:
-            line = measure(case, options.rounds, options.clock)
-            told = "  ".join(f"{name} {value}" for name, value in line.items())
-            print(json.dumps(line) if options.json else told, flush=True)
+            show(measure(case, options.rounds, options.clock), as_json=options.json)
 
 
 if __name__ == "__main__":

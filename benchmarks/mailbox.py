@@ -5,19 +5,20 @@
 A coordinator and two parties, each a process of its own, on the loopback interface; everything as in production:
 sealed, signed, synced to the disk. The parties send one another `messages` messages of `payload` bytes in turn.
 
-bare_ms: the median time of a POST of as many bytes, with the same client, to a FastAPI route that reads the body and
-does nothing else, in a process of its own, while the coordinator idles. signed_ms: of a signed request to the
-coordinator that reads how the session stands. delivered_ms: of one exchange: from the call of `send` in one party to
-the opened bytes in the other, which waits for them; p90_ms: nine of ten took no longer. added_ms: delivered_ms without
-bare_ms, the budget (3 ms); ratio: delivered_ms over bare_ms. acknowledged_ms: of the acknowledgement, for which nobody
-waits before using the message. processor_ms: the processor time of each process for one exchange and its
-acknowledgement. synced_ms: of a write of 4 KiB with fsync in the folder of the run: an exchange has several of them,
-one after the other.
+bare request: the median time of a POST of as many bytes, with the same client, to a FastAPI route that reads the body
+and does nothing else, in a process of its own, while the coordinator idles. signed_ms: of a signed request to the
+coordinator that reads how the session stands. An exchange's figure: from the call of `send` in one party to the opened
+bytes in the other, which waits for them, beside the bare request; p90_ms: nine of ten took no longer. What it adds to a
+bare request has a budget (3 ms). acknowledged_ms: of the acknowledgement, for which nobody waits before using the
+message. processor_ms: the processor time of each process for one exchange and its acknowledgement. synced_ms: of a
+write of 4 KiB with fsync in the folder of the run: an exchange has several of them, one after the other.
 
 A large message, of bytes that do not compress, passes once: send_s at its sender, with sealing it into the outbox;
 receive_s at its recipient. For the coordinator, the sender and the recipient grown_mib is by how much the highest
-resident memory while it passes (VmHWM, reset before) is above what the process had before, the budget (64 MiB);
-peak_mib is that highest. Small messages have gone before, so that all code is loaded.
+resident memory while it passes (VmHWM, reset before) is above what the process had before; the largest of them has the
+budget (64 MiB). peak_mib is that highest. Small messages have gone before, so that all code is loaded.
+
+Every measurement prints its lines (see lines.py).
 """
 
 import argparse
@@ -39,6 +40,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Final
 
+from lines import Line, Peer, at_most, show
+
 from coterie.client_sdk.control.control import Control
 from coterie.client_sdk.http import Link
 from coterie.client_sdk.party.party import PartyClient
@@ -46,7 +49,8 @@ from coterie.client_sdk.party.pins import trust_first_use
 from coterie.client_sdk.party.session import SessionClient
 from coterie.protocol.session import PartyRole, SessionCreate
 
-BUDGETS: Final = {"added_ms": 3.0, "grown_mib": 64.0}
+ADDED_BUDGET: Final = at_most(3.0)
+MEMORY_BUDGET: Final = at_most(64.0)
 ROLES: Final = ("sender", "recipient")
 BLOCK: Final = 1 << 20
 WARM: Final = 20
@@ -246,7 +250,7 @@ class Stage:
             process.join(60)
 
 
-def latency(stage: Stage, folder: Path, bare: str, count: int, payload: int) -> dict[str, Any]:
+def latency(stage: Stage, folder: Path, bare: str, count: int, payload: int) -> tuple[Line, Line]:
     """One measurement of exchanges, with its yardsticks."""
     stage.tell(("exchange", WARM), ("exchange", WARM))
     plain = statistics.median(asyncio.run(bare_ms(bare, count, payload)))
@@ -257,25 +261,22 @@ def latency(stage: Stage, folder: Path, bare: str, count: int, payload: int) -> 
     middle = statistics.median(delivered)
     stage.pipes[0].send(("signed", count))
     signed = statistics.median(stage.pipes[0].recv())
-    return {
-        "case": "exchange",
+    details = {
         "payload": payload,
         "messages": len(delivered),
-        "bare_ms": plain,
-        "signed_ms": signed,
-        "synced_ms": statistics.median(synced_ms(folder, count)),
-        "delivered_ms": middle,
         "p90_ms": sorted(delivered)[int(0.9 * len(delivered))],
         "acknowledged_ms": statistics.median(each for _, times in told for each in times),
-        "added_ms": middle - plain,
+        "signed_ms": signed,
+        "synced_ms": statistics.median(synced_ms(folder, count)),
         "processor_ms": spent,
-        "ratio": middle / plain,
-        "budget_ms": BUDGETS["added_ms"],
-        "is_met": middle - plain <= BUDGETS["added_ms"],
     }
+    return (
+        Line("exchange", middle, "ms", Peer("bare request", plain), details=details),
+        Line("exchange, added to a bare request", middle - plain, "ms", budget=ADDED_BUDGET),
+    )
 
 
-def large(stage: Stage, size: int) -> dict[str, Any]:
+def large(stage: Stage, size: int) -> tuple[Line, Line]:
     """One large message."""
     before = {name: forget_peak(pid) for name, pid in stage.pids.items()}
     for pipe, order in zip(stage.pipes, (("send", size), ("receive", size)), strict=True):
@@ -284,26 +285,25 @@ def large(stage: Stage, size: int) -> dict[str, Any]:
     received_s, read, digest = stage.pipes[1].recv()
     peaks = {name: memory_mib(pid, "VmHWM") for name, pid in stage.pids.items()}
     grown = {name: peak - before[name] for name, peak in peaks.items()}
-    return {
-        "case": "large",
+    speeds = {
         "bytes": read,
         "is_whole": read == size,
         "sha256": digest,
         "send_s": sent_s,
         "receive_s": received_s,
         "send_mb_s": size / sent_s / 1e6,
-        "receive_mb_s": size / received_s / 1e6,
-        "peak_mib": peaks,
-        "grown_mib": grown,
-        "budget_mib": BUDGETS["grown_mib"],
-        "is_met": max(grown.values()) <= BUDGETS["grown_mib"],
     }
+    memory = {"grown_mib": grown, "peak_mib": peaks}
+    return (
+        Line("large message", size / received_s / 1e6, "MB/s received", details=speeds),
+        Line("large message, memory", max(grown.values()), "MiB grown", None, MEMORY_BUDGET, memory),
+    )
 
 
 def main() -> None:
-    """Run both cases and print a line each time."""
+    """Run both cases and print the lines each time."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", action="store_true", help="one JSON object a measurement")
+    parser.add_argument("--json", action="store_true", help="JSON lines")
     parser.add_argument("--messages", type=int, default=200)
     parser.add_argument("--payload", type=int, default=1024)
     parser.add_argument("--gigabytes", type=float, default=1.0)
@@ -318,33 +318,13 @@ def main() -> None:
         stage = Stage(Path(name), pid, started, chosen.payload)
         try:
             for _ in range(chosen.times):
-                say(latency(stage, Path(name), bare["url"], chosen.messages, chosen.payload), as_json=chosen.json)
+                for line in latency(stage, Path(name), bare["url"], chosen.messages, chosen.payload):
+                    show(line, as_json=chosen.json)
             for _ in range(chosen.times if chosen.gigabytes else 0):
-                say(large(stage, round(chosen.gigabytes * 1e9)), as_json=chosen.json)
+                for line in large(stage, round(chosen.gigabytes * 1e9)):
+                    show(line, as_json=chosen.json)
         finally:
             stage.close()
-
-
-def say(result: dict[str, Any], *, as_json: bool) -> None:
-    """Print one measurement."""
-    if as_json:
-        print(json.dumps(result), flush=True)
-    elif result["case"] == "exchange":
-        print(
-            f"exchange: {result['delivered_ms']:.2f} ms (p90 {result['p90_ms']:.2f}), {result['added_ms']:.2f} more "
-            f"than a bare request's {result['bare_ms']:.2f}, {result['ratio']:.1f} times; acknowledged in "
-            f"{result['acknowledged_ms']:.2f}; a signed request {result['signed_ms']:.2f}, a sync "
-            f"{result['synced_ms']:.2f}; processor "
-            + ", ".join(f"{name} {spent:.1f}" for name, spent in result["processor_ms"].items()),
-            flush=True,
-        )
-    else:
-        grown = ", ".join(f"{name} {mib:.1f}" for name, mib in result["grown_mib"].items())
-        print(
-            f"large: {result['bytes'] / 1e9:.2f} GB sent in {result['send_s']:.1f} s, received in "
-            f"{result['receive_s']:.1f} s; memory grown by MiB: {grown}",
-            flush=True,
-        )
 
 
 if __name__ == "__main__":

@@ -5,13 +5,13 @@
 
 The task: the first 4000 training images of MNIST split over 20 clients whose labels are skewed (Dirichlet 0.3), an MLP
 784-64-10, ten rounds of ten clients, two local epochs of batches of 16, a fifth of each client's rows held out. Methods
-that visit one client at a time make 100 rounds, so every method trains about as much. Printed: accuracy on the first
+that visit one client at a time make 100 rounds, so every method trains about as much. Printed, a line each (see
+lines.py): accuracy on the first
 1000 test images of MNIST, the mean and the worst decile of the clients' accuracy on the rows that they hold out,
 megabytes uploaded, and seconds. DIR holds mnist.npz.
 """
 
 import argparse
-import json
 import os
 import sys
 import time
@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from lines import Line, show
 
 from coterie.aggregation.averaging import average_last
 from coterie.aggregation.evaluate import evaluate
@@ -120,7 +121,7 @@ def experiment(method: str, rounds: int) -> Experiment:
     return replace(plain, **METHODS[method](rounds)) if method in METHODS else plain
 
 
-def measure(method: str, file: Mapping[str, npt.NDArray[Any]], *, quick: bool) -> dict[str, Any]:
+def measure(method: str, file: Mapping[str, npt.NDArray[Any]], *, quick: bool) -> Line:
     """One method's figures."""
     rounds, count = (2, 800) if quick else (ROUNDS, 4000)
     train, test = rows(file, "train", count), rows(file, "test", 1000)
@@ -129,8 +130,8 @@ def measure(method: str, file: Mapping[str, npt.NDArray[Any]], *, quick: bool) -
     if method == "local-only":
         apart = local_only(wanted, clients)
         on_test = [value for run in apart.runs if (value := tested(run, run.weights, test)) is not None]
-        found = {
-            "accuracy": float(np.mean(on_test)),
+        reached = float(np.mean(on_test))
+        found: dict[str, float | None] = {
             "clients": apart.mean("accuracy"),
             "worst_decile": apart.worst_decile("accuracy"),
             "megabytes": 0.0,
@@ -144,8 +145,8 @@ def measure(method: str, file: Mapping[str, npt.NDArray[Any]], *, quick: bool) -
             )
             last = AVERAGED.get(method, 1)
             version = average_last(run.history, Path(folder), last) if last > 1 else run.weights
-        found = {"accuracy": tested(run, version, test), **federated(run)}
-    return {"method": method, **found, "seconds": time.monotonic() - begun}
+        reached, found = tested(run, version, test), federated(run)
+    return Line(method, reached, "of the test rows", details={**found, "seconds": time.monotonic() - begun})
 
 
 def tested(run: Simulation, version: Mapping[str, npt.NDArray[Any]], test: Arrays) -> float | None:
@@ -195,15 +196,7 @@ def main() -> None:
     options = parser.parse_args()
     file = load()
     for method in names if options.all else options.method:
-        found = measure(method, file, quick=options.quick)
-        print(json.dumps(found) if options.json else line(found), flush=True)
-
-
-def line(row: Mapping[str, Any]) -> str:
-    """One row for people."""
-    shares = [("test", row["accuracy"]), ("clients", row["clients"]), ("worst decile", row["worst_decile"])]
-    told = "  ".join(f"{name} {'  –  ' if value is None else f'{value:6.1%}'}" for name, value in shares)
-    return f"{row['method']:<12} {told}  {row['megabytes']:6.1f} MB up  {row['seconds']:5.1f} s"
+        show(measure(method, file, quick=options.quick), as_json=options.json)
 
 
 if __name__ == "__main__":

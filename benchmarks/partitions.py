@@ -2,15 +2,14 @@
 
     COTERIE_DATA=DIR python benchmarks/partitions.py [--only dirichlet ...] [--json] [--quick]
 
-The task of benchmarks/methods.py (4000 images of MNIST, 20 clients, FedAvg), split in each of the ways. Printed: the
-mean skew of labels (EMD from 0 to 2, Jensen-Shannon divergence from 0 to 1 bit), the deviation of sizes over their
-mean, accuracy on test images, and the worst decile of clients on the rows that they hold out. What a partitioner needs
-beside labels is made from them or from the pixels: writers by blocks of 40 rows, times by row number, a column by the
-mean brightness. DIR holds mnist.npz.
+The task of benchmarks/methods.py (4000 images of MNIST, 20 clients, FedAvg), split in each of the ways. Printed, a line
+each (see lines.py): accuracy on test images, the worst decile of clients on the rows that they hold out, the mean skew
+of labels (EMD from 0 to 2, Jensen-Shannon divergence from 0 to 1 bit), and the deviation of sizes over their mean. What
+a partitioner needs beside labels is made from them or from the pixels: writers by blocks of 40 rows, times by row
+number, a column by the mean brightness. DIR holds mnist.npz.
 """
 
 import argparse
-import json
 import runpy
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from lines import Line, show
 
 from coterie.simulation import simulate_full
 from coterie.simulation.partition import (
@@ -64,7 +64,7 @@ PARTITIONS: Mapping[str, Callable[[Arrays], Partition]] = {
 }
 
 
-def measure(name: str, file: Mapping[str, npt.NDArray[Any]], *, quick: bool) -> dict[str, Any]:
+def measure(name: str, file: Mapping[str, npt.NDArray[Any]], *, quick: bool) -> Line:
     """One partitioner's figures."""
     rounds, count = (2, 800) if quick else (METHODS["ROUNDS"], 4000)
     train, test = METHODS["rows"](file, "train", count), METHODS["rows"](file, "test", 1000)
@@ -72,14 +72,13 @@ def measure(name: str, file: Mapping[str, npt.NDArray[Any]], *, quick: bool) -> 
     parts = PARTITIONS[name](train).labelled(train["digit"])
     clients = [{**client, "image": client["image"].reshape(-1, 784)} for client in split(train, parts)]
     run = simulate_full(METHODS["experiment"]("fedavg", rounds), clients)
-    return {
-        "partition": name,
+    details = {
+        "worst_decile": METHODS["federated"](run)["worst_decile"],
         "emd": parts.skew.mean_emd,
         "js": parts.skew.mean_js,
         "size_deviation": parts.skew.size_deviation,
-        "accuracy": METHODS["tested"](run, run.weights, test),
-        "worst_decile": METHODS["federated"](run)["worst_decile"],
     }
+    return Line(name, METHODS["tested"](run, run.weights, test), "of the test rows", details=details)
 
 
 def main() -> None:
@@ -91,12 +90,7 @@ def main() -> None:
     options = parser.parse_args()
     file = METHODS["load"]()
     for name in options.only:
-        found = measure(name, file, quick=options.quick)
-        text = (
-            "{partition:<18} emd {emd:.2f}  js {js:.2f}  sizes {size_deviation:.2f}  "
-            "test {accuracy:6.1%}  worst decile {worst_decile:6.1%}"
-        )
-        print(json.dumps(found) if options.json else text.format(**found), flush=True)
+        show(measure(name, file, quick=options.quick), as_json=options.json)
 
 
 if __name__ == "__main__":

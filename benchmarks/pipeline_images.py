@@ -4,8 +4,8 @@ JPEG files of 256 × 256 pixels are decoded, cropped to 224 × 224 at a random p
 normalised and turned to [3, 224, 224], 32 to a batch. What a caller takes who makes a batch for himself is measured
 first; the device is a sleep of half of that, so one worker alone would let it work for half of the time
 (`busy_one_worker` and `busy_one_process` say whether that is so), and a machine of two cores has to do nothing else and
-lose nothing if it is to work for all of it. What the machine can do at best, `bound`, is told by as many bare processes
-as there are cores, which make batches for nobody.
+lose nothing if it is to work for all of it. What the machine can do at best, the bound, is told by as many bare
+processes as there are cores, which make batches for nobody.
 
 A device is busy while it sleeps (`busy`). Where all cores work, the system wakes it late, and a real device would have
 been idle then: `on_time` counts of each sleep no more than was asked for.
@@ -20,6 +20,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 import numpy as np
+from lines import Line, Peer, at_least
 from PIL import Image
 
 from coterie.compute.data import ArraySource, BatchStream, Dataset
@@ -35,6 +36,7 @@ from coterie.compute.data.transforms import (
 from coterie.compute.data.workers import Crew
 
 FILES, SIDE, CROP, BATCH = 128, 256, 224, 32
+BUDGET = at_least(0.9)
 CORES = os.cpu_count() or 1
 # One thread more than there are cores: where one waits for the interpreter, another has a core's work to do.
 CREWS: Mapping[Crew, int] = {"threads": CORES + 1, "processes": CORES}
@@ -118,33 +120,23 @@ def _make(barrier: Any, queue: Any, steps: int) -> None:
         queue.put(timed(stream, steps))
 
 
-def images(steps: int = 120, workers: int | None = None) -> dict[str, Any]:
-    """busy, on_time: for each crew, and for one thread and one process alone. profile: the verdict with one worker."""
+def images(steps: int = 120, workers: int | None = None) -> tuple[Line, ...]:
+    """The device of each crew, of one thread and of one process alone, and the bound. The best crew has the budget."""
     pipeline = batches()
     step = alone(pipeline, steps) / 2
     found = {crew: busy(pipeline.workers(workers or count, crew), step, steps) for crew, count in CREWS.items()}
     most = bound(step, steps)
     best = max(share.busy for share in found.values())
     one = pipeline.workers(1)
-    return {
-        "case": "images",
+    whole = {
         "batch": BATCH,
         "device_step_ms": round(step * 1e3, 2),
         "workers": {crew: workers or count for crew, count in CREWS.items()},
         "cores": CORES,
         "busy_one_worker": round(busy(one, step, steps).busy, 3),
         "busy_one_process": round(busy(pipeline.workers(1, "processes"), step, steps).busy, 3),
-        **{f"busy_{crew}": round(share.busy, 3) for crew, share in found.items()},
-        **{f"on_time_{crew}": round(share.on_time, 3) for crew, share in found.items()},
-        "busy": round(best, 3),
-        "budget": 0.9,
-        "bound": round(most, 3),
-        "of_bound": round(best / most, 3),
         "profile_one_worker": one.profile(lambda batch: time.sleep(step), 10).verdict,
     }
-
-
-if __name__ == "__main__":
-    import json
-
-    print(json.dumps(images()))
+    unit = "of the time busy"
+    crews = [Line(f"images, {c}", share.busy, unit, details={"on_time": share.on_time}) for c, share in found.items()]
+    return Line("images", best, unit, Peer("bound", most), BUDGET, whole), *crews

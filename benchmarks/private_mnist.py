@@ -14,22 +14,23 @@ rounds in which all clients take part: five full steps of SGD at 0.5, change sho
 The shares are calibrated to the fewest survivors a round may have (900) less the tenth of the cohort that may be
 corrupt: 800 honest shares carry the guarantee, so with all 1000 present the noise is √(1000/800) of what it must be.
 
-Printed: test accuracy of the last version, the ε that the events cost, the bits a number takes on the wire. Budgets:
-central at 0.80 or above, each distributed mechanism within two points of it. DIR holds mnist.npz.
+Printed, a line each (see lines.py): test accuracy of the last version, the ε that the events cost, the bits a number
+takes on the wire; then the means over seeds. Budgets: central at 0.80 or above, each distributed mechanism within two
+points of it. DIR holds mnist.npz.
 """
 
 import argparse
-import json
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from lines import Line, at_least, at_most, show
 
 from coterie.aggregation.experiment import Experiment
 from coterie.aggregation.private.shared_noise import measured, shared_noise
@@ -49,8 +50,9 @@ from coterie.simulation import iid, simulate_full, split
 Arrays = dict[str, npt.NDArray[Any]]
 
 EPSILON, DELTA, CLIP = 8.0, 1e-5, 1.0
+ACCURACY, SHARED = "of the test rows", ("discrete_gaussian", "skellam")
 WEIGHTS = 7850
-CENTRAL_BUDGET, DISTANCE_BUDGET = 0.80, 0.02
+CENTRAL_BUDGET, DISTANCE_BUDGET = at_least(0.80), at_most(0.02)
 SCHEMA = DataSchema(
     features=(Feature(name="image", dtype="uint8", shape=(784,), scale=1 / 255),),
     label=Label(name="digit", low=0, high=9),
@@ -76,37 +78,32 @@ WAYS: Mapping[str, Mapping[str, Any]] = {
 def main() -> None:
     """Read the options, measure, print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", action="store_true", help="one JSON line for each way and seed, and one of all")
+    parser.add_argument("--json", action="store_true", help="JSON lines")
     parser.add_argument("--quick", action="store_true", help="100 clients and two rounds, to see that it runs")
     parser.add_argument("--only", nargs="+", choices=tuple(WAYS), default=tuple(WAYS), metavar="WAY")
     parser.add_argument("--seeds", nargs="+", type=int, default=[0])
     options = parser.parse_args()
-    file, found = load(), list[dict[str, Any]]()
+    file, found = load(), dict[str, list[float]]()
     for way in options.only:
         for seed in options.seeds:
-            found.append(measure(way, file, seed, quick=options.quick))
-            print(json.dumps(found[-1]) if options.json else line(found[-1]), flush=True)
-    whole = verdict(found)
-    print(json.dumps(whole) if options.json else line(whole), flush=True)
+            reached, details = measure(way, file, seed, quick=options.quick)
+            found.setdefault(way, []).append(reached)
+            show(Line(f"{way}, seed {seed}", reached, ACCURACY, details=details), as_json=options.json)
+    for line in verdict({way: float(np.mean(values)) for way, values in found.items()}):
+        show(line, as_json=options.json)
 
 
-def measure(way: str, file: Arrays, seed: int, *, quick: bool) -> dict[str, Any]:
-    """One run."""
+def measure(way: str, file: Arrays, seed: int, *, quick: bool) -> tuple[float, dict[str, Any]]:
+    """One run: its accuracy, and what else it tells."""
     clients, rounds, count = (100, 2, 6000) if quick else (1000, 10, 60_000)
     train, test = rows(file, "train", count), rows(file, "test", 10_000)
     wanted = experiment(way, clients, rounds, seed, test)
     begun = time.monotonic()
     with TemporaryDirectory() as folder:
         run = simulate_full(wanted, split(train, iid(count, clients, seed=seed)), folder=Path(folder))
-    return {
-        "way": way,
-        "seed": seed,
-        "clients": clients,
-        "rounds": rounds,
-        "accuracy": run.history.curve("accuracy")[-1][1],
-        **price(wanted),
-        "seconds": round(time.monotonic() - begun, 1),
-    }
+    seconds = round(time.monotonic() - begun, 1)
+    details = {"clients": clients, "rounds": rounds, **price(wanted), "seconds": seconds}
+    return run.history.curve("accuracy")[-1][1], details
 
 
 def experiment(way: str, clients: int, rounds: int, seed: int, test: Arrays) -> Experiment:
@@ -151,17 +148,13 @@ def price(experiment: Experiment) -> dict[str, Any]:
     }
 
 
-def verdict(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Mean accuracies and whether the budgets are kept."""
-    ways = {one["way"]: [other["accuracy"] for other in results if other["way"] == one["way"]] for one in results}
-    means = {way: float(np.mean(values)) for way, values in ways.items()}
+def verdict(means: Mapping[str, float]) -> Iterator[Line]:
+    """The mean accuracy of each way, and how far those who share the noise are below the coordinator's."""
     central = means.get("central")
-    shared = [means[way] for way in ("discrete_gaussian", "skellam") if way in means]
-    return {
-        "mean_accuracy": {way: round(value, 4) for way, value in means.items()},
-        "central_within": None if central is None else central >= CENTRAL_BUDGET,
-        "distributed_within": None if central is None or not shared else min(shared) >= central - DISTANCE_BUDGET,
-    }
+    for way, mean in means.items():
+        yield Line(f"{way}, mean", mean, ACCURACY, budget=CENTRAL_BUDGET if way == "central" else None)
+        if central is not None and way in SHARED:
+            yield Line(f"{way}, below central", central - mean, ACCURACY, budget=DISTANCE_BUDGET)
 
 
 def rows(file: Arrays, part: str, count: int) -> Arrays:
@@ -179,11 +172,6 @@ def load() -> Arrays:
         sys.exit(f"There is no {path}.\nSet COTERIE_DATA to a folder that holds mnist.npz.")
     with np.load(path) as file:
         return {name: file[name] for name in file.files}
-
-
-def line(result: Mapping[str, Any]) -> str:
-    """One line for people."""
-    return "  ".join(f"{name} {value}" for name, value in result.items())
 
 
 if __name__ == "__main__":

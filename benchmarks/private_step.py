@@ -9,13 +9,11 @@ every step; with --oracle ``vmap``, the definition of clipping, a gradient for e
 Python that has Opacus (see step_opacus.py), its steps run in a process of their own. glibc is told there to keep freed
 memory, without which Opacus is slower.
 
-Each case prints one JSON line with the minimum over rounds of interleaved blocks, in microseconds a step, the ratios of
-``clip`` to ``own`` and to Opacus with their budgets, and how long it takes from tracing ``clip`` to a session that is
-ready.
+Each case prints ``clip`` beside ``own``, and beside Opacus where it runs, as lines (see lines.py): the minimum over
+rounds of interleaved blocks, in microseconds a step. compile_ms: from tracing ``clip`` to a session that is ready.
 """
 
 import argparse
-import json
 import math
 import os
 import sys
@@ -28,9 +26,11 @@ from itertools import cycle
 from typing import Any
 
 import numpy as np
+from lines import Line, Peer, at_most, show
 from step_data import BY_NAME, Workload, batches
 from step_ours import batch_specs, losses, model, optimizer, prepare
-from step_peer import CLOCKS, Peer, block
+from step_peer import CLOCKS, block
+from step_peer import Peer as Framework
 
 from coterie.compute import nn
 from coterie.compute import numpy as xp
@@ -48,9 +48,9 @@ from coterie.privacy.dp.noise import discrete_gaussian
 from coterie.privacy.dp.noise.source import NoiseSource
 
 # The wanted ratios to the own step; 0.25 of Opacus where there is one. Others are measured for information.
-BUDGETS = {"mlp512_b32_sgd": 1.15, "fedavg_cnn_b32_sgd": 1.6}
+BUDGETS = {"mlp512_b32_sgd": at_most(1.15, "ratio"), "fedavg_cnn_b32_sgd": at_most(1.6, "ratio")}
 CASES = (*BUDGETS, *(name for name in BY_NAME if name not in BUDGETS))
-OPACUS_BUDGET = 0.25
+OPACUS_BUDGET = at_most(0.25, "ratio")
 CLIP, NOISE_MULTIPLIER, GRID = 1.0, 1.0, 2.0**-22
 KEEP = {"MALLOC_MMAP_THRESHOLD_": "2000000000", "MALLOC_TRIM_THRESHOLD_": "4000000000", "MALLOC_TOP_PAD_": "268435456"}
 
@@ -173,21 +173,21 @@ def private(workload: Workload, threads: int, side: Side) -> Prepared:
     return Prepared(step, lambda: loop.read(["metric/loss"])["metric/loss"].item(), compiled * 1e3)
 
 
-def peer_for(workload: Workload, options: argparse.Namespace) -> Peer | None:
+def peer_for(workload: Workload, options: argparse.Namespace) -> Framework | None:
     """Opacus, ready to step, where there is one and it has the workload."""
     if options.opacus_python is None or workload.tokens or workload.optimizer != "sgd":
         return None
     os.environ.update(KEEP)
-    peer = Peer("opacus", options.opacus_python, options.threads)
+    peer = Framework("opacus", options.opacus_python, options.threads)
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "weights.npz")
-        np.savez(path, **model(workload).init(0))
+        np.savez(path, **model(workload).init(0))  # pyright: ignore[reportArgumentType]
         peer.load(workload.name, path)
     return peer
 
 
-def measure(workload: Workload, options: argparse.Namespace) -> dict[str, Any]:
-    """One line of the result."""
+def measure(workload: Workload, options: argparse.Namespace) -> list[Line]:
+    """The lines of a case."""
     clock: str = options.clock
     sides = {side.name: private(workload, options.threads, side) for side in (CLIPPED, NOISED)}
     if options.oracle:
@@ -211,25 +211,25 @@ def measure(workload: Workload, options: argparse.Namespace) -> dict[str, Any]:
             best["opacus"] = min(best["opacus"], peer.steps(2, clock)["us"])
     if peer is not None:
         peer.close()
-    times = {f"{name}_us": round(value, 1) if math.isfinite(value) else None for name, value in best.items()}
-    return (
-        {"case": workload.name, "threads": options.threads, "clock": clock}
-        | times
-        | {
-            "ratio_own": round(best["clip"] / best["own"], 3),
-            "budget_own": BUDGETS.get(workload.name),
-            "ratio_opacus": round(best["clip"] / best["opacus"], 3) if peer is not None else None,
-            "budget_opacus": OPACUS_BUDGET if workload.name in BUDGETS else None,
-            "loss_difference": difference,
-            "compile_ms": round(sides["clip"].compile_ms, 1),
-        }
-    )
+    details = {
+        "threads": options.threads,
+        "clock": clock,
+        **{f"{name}_us": round(best[name], 1) for name in sides if name != "clip"},
+        "loss_difference": difference,
+        "compile_ms": round(sides["clip"].compile_ms, 1),
+    }
+    case, clip, budget = workload.name, best["clip"], BUDGETS.get(workload.name)
+    lines = [Line(case, clip, "us", Peer("own", best["own"]), budget, details)]
+    if peer is not None:
+        opacus = Peer("Opacus", best["opacus"])
+        lines.append(Line(f"{case}, beside Opacus", clip, "us", opacus, OPACUS_BUDGET if budget else None))
+    return lines
 
 
 def main() -> None:
     """Run the cases."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
-    parser.add_argument("--json", action="store_true", help="one JSON line a case (otherwise a table)")
+    parser.add_argument("--json", action="store_true", help="JSON lines")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--only", nargs="*", choices=CASES, default=CASES)
     parser.add_argument("--rounds", type=int, default=40)
@@ -240,9 +240,8 @@ def main() -> None:
     if options.threads == 1:
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     for name in options.only:
-        line = measure(BY_NAME[name], options)
-        text = json.dumps(line) if options.json else "  ".join(f"{key} {value}" for key, value in line.items())
-        print(text, flush=True)
+        for line in measure(BY_NAME[name], options):
+            show(line, as_json=options.json)
 
 
 if __name__ == "__main__":

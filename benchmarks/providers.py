@@ -5,21 +5,20 @@
 A case is a plan: a model of the zoo with FedAvg and SGD, its first training step on made-up rows, as a device times it
 before it chooses (the quickest of up to 20 steps in a second, state and rows copied in each). Providers live in
 environments of their own, which `make test-providers` makes; those that are there are measured one after another, each
-against the CPU provider of the same ONNX Runtime. One JSON line a case and provider: environment, provider, version,
-driver, case, whole (every node runs there), step_us, cpu_us, ratio; and one a provider with recipes_s, the process time
-of its conformance run (budget on the CPU: 20 s). A line with a fault has no time.
+against the CPU provider of the same ONNX Runtime. With --json one line (see lines.py) a case and provider, beside the
+CPU provider, with whole: every node runs there; and one a provider for the process time of its conformance run (budget
+on the CPU: 20 s). A line with a fault has no figure.
 """
 
 import argparse
-import json
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+from lines import Line, Peer, at_most, read, show, show_row
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
@@ -41,7 +40,8 @@ from coterie.protocol.rounds import RoundPolicy  # noqa: E402
 from coterie.protocol.schema import DataSchema, Feature, Label  # noqa: E402
 from tests.providers.environments import ENVIRONMENTS, NotHere  # noqa: E402
 
-BUDGET_S = 20.0
+BUDGETS = {"CPUExecutionProvider": at_most(20.0)}
+RECIPES = "recipes"
 IMAGES = Feature(name="x", shape=(1, 28, 28), low=-10, high=10)
 # name → model, feature, rows of a batch
 CASES: Mapping[str, tuple[Callable[[], Module], Feature, int]] = {
@@ -77,37 +77,34 @@ def step(name: str) -> StepCase:
     return PlanTrainer().begin(work).step(next(step_feeds(work)))
 
 
-def here(environment: str, only: list[str]) -> Iterator[dict[str, Any]]:
+def here(environment: str, only: list[str]) -> Iterator[Line]:
     """The lines of this interpreter."""
     providers = discover(load_providers())
     for provider in providers:
         begun = time.process_time()
         report = conformance(provider)
-        yield {
+        seconds = time.process_time() - begun
+        details = {
             "environment": environment,
             "provider": provider.name,
             "version": provider.runtime,
             "driver": provider.driver,
-            "recipes_s": round(time.process_time() - begun, 2),
-            "budget_s": BUDGET_S if provider.name == "CPUExecutionProvider" else None,
             "trusted": report.passed,
         }
+        yield Line(RECIPES, seconds, "s of processor", budget=BUDGETS.get(provider.name), details=details)
     for name in only:
         case = step(name)
         found = timings(case, providers)
         for timing in found:
-            fault = {"fault": timing.fault} if timing.fault else {}
-            yield {
+            details = {
                 "environment": environment,
                 "provider": timing.provider.name,
                 "version": timing.provider.runtime,
-                "case": name,
                 "whole": coverage(case.data, timing.provider).whole,
-                "step_us": None if timing.fault else round(timing.seconds * 1e6, 1),
-                "cpu_us": round(found[0].seconds * 1e6, 1),
-                "ratio": None if timing.fault else round(timing.seconds / found[0].seconds, 2),
-                **fault,
+                "fault": timing.fault or None,
             }
+            microseconds = None if timing.fault else timing.seconds * 1e6
+            yield Line(name, microseconds, "us", Peer("cpu", found[0].seconds * 1e6), details=details)
 
 
 def main() -> None:
@@ -120,9 +117,9 @@ def main() -> None:
     asked = parser.parse_args()
     if asked.here:
         for line in here(asked.here, asked.only):
-            print(json.dumps(line), flush=True)
+            show(line, as_json=True)
         return
-    lines: list[dict[str, Any]] = []
+    lines: list[Line] = []
     for environment in ENVIRONMENTS:
         if environment.name not in asked.environments or not environment.python.exists():
             continue
@@ -135,32 +132,34 @@ def main() -> None:
         done = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True)
         if done.returncode:
             print(f"{environment.name}: {done.stderr.strip().splitlines()[-1]}", file=sys.stderr)
-        lines += [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+        lines += [read(line) for line in done.stdout.splitlines() if line.startswith("{")]
     if not lines:
         lines = list(here("this interpreter", asked.only))
-    if asked.json:
-        print(*map(json.dumps, lines), sep="\n")
-    else:
-        show(lines)
+    if not asked.json:
+        show_table(lines)
+        return
+    for line in lines:
+        show(line, as_json=True)
 
 
-def show(lines: list[dict[str, Any]]) -> None:
+def show_table(lines: list[Line]) -> None:
     """One table for people: a row for each environment and provider, a column for each case."""
-    cases = list(dict.fromkeys(line["case"] for line in lines if "case" in line))
+    cases = list(dict.fromkeys((RECIPES, *(line.case for line in lines))))
     cells: dict[tuple[str, str], dict[str, str]] = {}
     for line in lines:
-        row = cells.setdefault((line["environment"], line["provider"].removesuffix("ExecutionProvider")), {})
-        if "case" not in line:
-            row["recipes"] = f"{line['recipes_s']} s"
-        elif line["step_us"] is None:
-            row[line["case"]] = line["fault"][:24]
+        of = line.details
+        row = cells.setdefault((of["environment"], of["provider"].removesuffix("ExecutionProvider")), {})
+        if line.case == RECIPES:
+            row[line.case] = f"{line.figure:.2f} s"
+        elif line.ratio is None:
+            row[line.case] = of["fault"][:24]
         else:
-            row[line["case"]] = f"{line['step_us']:.0f} us, x {line['ratio']}" + ("" if line["whole"] else " (part)")
-    table = [["environment", "provider", "recipes", *cases]]
-    table += [[*key, *(row.get(name, "-") for name in ("recipes", *cases))] for key, row in cells.items()]
+            row[line.case] = f"{line.figure:.0f} us, x {line.ratio:.2f}" + ("" if of["whole"] else " (part)")
+    table = [["environment", "provider", *cases]]
+    table += [[*key, *(row.get(name, "-") for name in cases)] for key, row in cells.items()]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     for row in table:
-        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+        show_row(row, widths)
 
 
 if __name__ == "__main__":

@@ -9,12 +9,11 @@ over clients), which many small runs need. The attackers see the honest updates 
 ``opt_alie`` know the rule as well, and fltrust's trusted update, and look for the strength that moves it farthest. As
 on a coordinator, updates that are not finite are left out before the rule sees the others; where it then has too few,
 it says ``refused``. Under the backdoor, the share of marked test rows that are taken for its target follows the
-accuracy. fltrust gets a trusted update from 100 rows that no client has, and
-centered_clipping the aggregate of the round before; monna gets that of fltrust.
+accuracy. fltrust gets a trusted update from 100 rows that no client has, and centered_clipping the aggregate of the
+round before; monna gets that of fltrust. A table is printed, with --json a line a cell (see lines.py).
 """
 
 import argparse
-import json
 import os
 import sys
 import time
@@ -24,6 +23,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from lines import Line, show, show_row
 
 from coterie.aggregation.attacks import ATTACKS, OPTIMISED, attack
 from coterie.aggregation.attacks.poisoned import TARGET, with_trigger
@@ -165,10 +165,11 @@ def main() -> None:
     rules = options.only or (("mean", "median", "krum(4)", REDUCERS[-1]) if options.quick else REDUCERS)
     every = ("none", "sign_flip", "alie", "nan") if options.quick else (*ATTACKS, *OPTIMISED)
     attacks: tuple[str, ...] = tuple(options.attacks or every)
+    widths = (38, *(12 for _ in attacks))
     for alpha in options.alpha:
         split = [clients(data, alpha, seed) for seed in range(options.seeds)]
         if not options.json:
-            print(f"\nDirichlet {alpha}\n{'':38}" + "".join(f"{name:>14}" for name in attacks))
+            show_row((f"Dirichlet {alpha}", *attacks), widths)
         for rule in rules:
             cells: list[str] = []
             for name in attacks:
@@ -176,13 +177,15 @@ def main() -> None:
                 found = [run(rule, name, parts, data, rounds, seed) for seed, parts in enumerate(split)]
                 cell = {key: float(np.mean([one[key] for one in found])) for key in found[0]}
                 if options.json:
-                    print(json.dumps({"reducer": rule, "attack": name, "alpha": alpha, **cell}), flush=True)
+                    details = {"reducer": rule, "attack": name, "alpha": alpha}
+                    details |= {key: cell[key] for key in ("backdoor", "refused")}
+                    line = Line(f"{rule}, {name}, {alpha}", cell["accuracy"], "of the test rows", details=details)
+                    show(line, as_json=True)
                 shown = "refused" if cell["refused"] == rounds else f"{cell['accuracy']:.3f}"
                 cells.append(shown + (f" ({cell['backdoor']:.2f})" if name == "backdoor" else ""))
             if not options.json:
-                print(f"{rule:38}" + "".join(f"{cell:>14}" for cell in cells), flush=True)
-    if not options.json:
-        print(f"\n{time.monotonic() - begun:.0f} s")
+                show_row((rule, *cells), widths)
+    show(Line("all", time.monotonic() - begun, "s"), as_json=options.json)
 
 
 if __name__ == "__main__":

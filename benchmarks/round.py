@@ -7,8 +7,8 @@ Clients are trivial (they add a constant to every weight), so what is measured i
 making, moving, checking and aggregating float32 updates, and committing the version. Every case runs in a process of
 its own. Over HTTP all clients live in that process, each with a store of its own, and the coordinator in another one on
 the loopback interface. Its polling waits, 50 ms and longer for more clients (it steers towards 200 check-ins a second),
-are part of the time. seconds is the median over rounds;
-the first round, in which clients fetch the plan, is left out when there are more. cpu_seconds is the processor time of
+are part of the time. Each case prints one line (see lines.py): seconds, the median over rounds; the first round, in
+which clients fetch the plan, is left out when there are more. cpu_seconds is the processor time of
 both processes for one such round, start and joining left out. With --secure updates are summed under masks, 5 000
 parameters unless others are named, which are about those of the demo.
 """
@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from lines import Line, at_most, read, show
 
 from coterie.aggregation.experiment import Experiment
 from coterie.aggregation.external_model import ExternalModel
@@ -41,6 +42,8 @@ ROWS = {"x": np.zeros((4, 1), np.float32), "y": np.zeros(4, np.int32)}
 OVER = ("process", "http")
 PARAMETERS = (100_000, 1_000_000)
 PARAMETERS_SECURE = (5_000,)
+# Of a round in secret: over what, clients, parameters.
+BUDGETS = {("http", 10, 5_000): at_most(0.6)}
 
 _SERVE = """
 import json, sys
@@ -161,31 +164,33 @@ def peak_of(pid: int) -> float:
     return next((int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM")), float("nan"))
 
 
-def measure(over: str, clients: int, parameters: int, rounds: int, *, secure: bool) -> dict[str, Any]:
+def measure(over: str, clients: int, parameters: int, rounds: int, *, secure: bool) -> Line:
     """One case, in this process."""
     task = experiment(clients, parameters, rounds, secure=secure)
     history, more = (in_process if over == "process" else over_http)(task, clients)
     if len(history.committed) != rounds:
         sys.exit(f"only {len(history.committed)} of {rounds} rounds were committed: {history.to_dicts()}")
     counted = history.rounds[1:] or history.rounds
-    return {
-        "case": f"{'secure ' if secure else ''}{over}/{clients}x{parameters:.0e}",
+    details = {
         "over": over,
         "clients": clients,
         "parameters": parameters,
         "rounds": rounds,
-        "seconds": statistics.median(record.seconds or 0.0 for record in counted),
         "bytes_up": counted[-1].bytes_up,
         "bytes_down": counted[-1].bytes_down,
         "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
         **more,
     }
+    case = f"{'secure ' if secure else ''}{over}/{clients}x{parameters:.0e}"
+    seconds = statistics.median(record.seconds or 0.0 for record in counted)
+    budget = BUDGETS.get((over, clients, parameters)) if secure else None
+    return Line(case, seconds, "s a round", budget=budget, details=details)
 
 
 def main() -> None:
     """Run the chosen cases and print one line each."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", action="store_true", help="one JSON object per case")
+    parser.add_argument("--json", action="store_true", help="one JSON line for each case")
     parser.add_argument("--clients", type=int, nargs="+", default=[10, 50, 100])
     parser.add_argument("--parameters", type=int, nargs="+", default=None)
     parser.add_argument("--over", choices=OVER, nargs="+", default=list(OVER))
@@ -195,7 +200,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.case:
         over, clients, parameters = options.case.split(":")
-        print(json.dumps(measure(over, int(clients), int(parameters), options.rounds, secure=options.secure)))
+        show(measure(over, int(clients), int(parameters), options.rounds, secure=options.secure), as_json=True)
         return
     secure = ["--secure"] if options.secure else []
     for over in options.over:
@@ -211,21 +216,8 @@ def main() -> None:
                     str(options.rounds),
                     *secure,
                 ]
-                line = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
-                print(line if options.json else describe(json.loads(line)), flush=True)
-
-
-def describe(result: dict[str, Any]) -> str:
-    """One case as a line for people."""
-    server = (
-        f", coordinator {result['coordinator_peak_mib']:.0f} MiB, processor {result['cpu_seconds']:.2f} s a round"
-        if "coordinator_peak_mib" in result
-        else ""
-    )
-    return (
-        f"{result['case']:>20}: {result['seconds']:.3f} s a round, up {result['bytes_up'] / 1e6:.1f} MB, "
-        f"down {result['bytes_down'] / 1e6:.1f} MB, peak {result['peak_mib']:.0f} MiB{server}"
-    )
+                line = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
+                show(read(line), as_json=options.json)
 
 
 if __name__ == "__main__":

@@ -16,36 +16,31 @@ server_s: from the last client's answer to the sum: `open_s` (secrets from share
 arithmetic_s: mask, pack, add and unmask, over all clients. messages_s: the coordinator's part of all other messages.
 expansion: all bytes of one client, both ways, as JSON and with the masked vector's file, over those of `dim` numbers of
 `bits` bits; `--lengths` gives it for other lengths too, since only the file depends on them. exact: the sum is that of
-the survivors' vectors, bit for bit. processes_speedup: the removal in one process over that in `processes`, whose pool
-is there already, by the wall; processes_split: one process's processor time over that of the largest share, which is
-what free cores would give. compare: for cohorts of these sizes, what one client and the coordinator compute, the bytes
-of one client both ways and the seconds of the whole attempt (all clients one after another in this process, without a
-network), in both modes of the same run, and the ratio of `consistent` to `semi_honest`; each the median of
-`--times`, the modes in turn. aes_ns, exchange_us: the yardsticks of the run, AES-256-CTR alone for each four bytes, and
-one X25519 agreement, on the same clock: a busy machine raises them as it raises the rest.
+the survivors' vectors, bit for bit. processes_speedup: removals a second by `processes`, whose pool is there already,
+beside those of one process, by the wall; processes_split: one process's processor time over that of the largest share,
+which is what free cores would give. compare: for cohorts of these sizes, what one client and the coordinator compute,
+the bytes of one client both ways and the seconds of the whole attempt (all clients one after another in this process,
+without a network), `consistent` beside `semi_honest` in the same run; each the median of `--times`, the modes in turn.
+aes_ns, exchange_us: the yardsticks of the run, AES-256-CTR alone for each four bytes, and one X25519 agreement, on the
+same clock: a busy machine raises them as it raises the rest. What has a unit is a line of its own (see lines.py).
 """
 
 import argparse
-import json
 import math
 import statistics
 import time
 from collections import Counter
-from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from multiprocessing import get_context
 from typing import Any, TypeVar
 
 import numpy as np
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
-from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from lines import Budget, Line, Peer, at_least, at_most, show
+from secagg_yardsticks import in_processes, yardsticks
 
 from coterie.privacy.secagg import client, ring, server, unmask
 from coterie.privacy.secagg.encoding import Binding, encode, vector_spec
-from coterie.privacy.secagg.fields import TILE
 from coterie.privacy.secagg.masked_file import MaskedHeader, encode_masked
-from coterie.privacy.secagg.masks import MaskSeed, add_masks
 from coterie.privacy.secagg.ring_sections import ring_sections
 from coterie.protocol.canonical import canonical_json
 from coterie.protocol.secagg import Reveal, SecureMode, SecureTerms, Shares
@@ -57,14 +52,28 @@ from coterie.randomness import words
 Returned = TypeVar("Returned")
 PLAN, MODEL, TASK = "aa" * 32, "bb" * 32, "task_" + "0" * 32
 CLOCKS: dict[str, Callable[[], float]] = {"wall": time.perf_counter, "cpu": time.process_time}
-# The budgets of one case each: seconds, milliseconds, or a ratio.
-BUDGETS: dict[tuple[int, int, float], dict[str, float]] = {
-    (1000, 100_000, 0.1): {"client_ms": 15, "server_s": 1.2},
-    (300, 100_000, 0.1): {"server_s": 0.6},
-    (20, 1_000_000, 0.0): {"arithmetic_s": 0.4},
+# The budgets of clients, numbers and drop-outs, in the mode `semi_honest`.
+BUDGETS: dict[tuple[int, int, float], dict[str, Budget]] = {
+    (1000, 100_000, 0.1): {
+        "client_ms": at_most(15),
+        "server_s": at_most(1.2),
+        "processes_speedup": at_least(1.7, "ratio"),
+    },
+    (300, 100_000, 0.1): {"server_s": at_most(0.6)},
+    (20, 1_000_000, 0.0): {"arithmetic_s": at_most(0.4)},
+    (1000, 1_000_000, 0.1): {"processes_speedup": at_least(1.7, "ratio")},
 }
-EXPANSION = 1.70
-"""The budget of 1024 clients and 16 bits, for a length of 2**20 and for 1 663 370."""
+UNITS = {
+    "client_ms": "ms of a client",
+    "server_s": "s of the coordinator",
+    "arithmetic_s": "s of all",
+    "expansion": "times the plain bytes",
+    "encode_ms": "ms of a client",
+}
+COMPARED = {"client_ms": "ms", "coordinator_ms": "ms", "client_bytes": "bytes", "attempt_s": "s"}
+PROCESSES = ("processes", "processes_split", "processes_exact", "removals", "removals_alone")
+# Of 1024 clients and 16 bits in that mode, for each of `--lengths`.
+EXPANSION = at_most(1.70)
 
 
 @dataclass
@@ -96,7 +105,7 @@ class Attempt:
         self.spent[part] = self.spent.get(part, 0.0) + self.clock() - start
         return result
 
-    def feed(self, event: server.Event, part: str = "messages") -> None:
+    def feed(self, event: server.ServerEvent, part: str = "messages") -> None:
         """One event for the coordinator."""
         self.state = self.serve(part, lambda: server.step(self.state, event))
 
@@ -125,29 +134,41 @@ def main() -> None:
     parser.add_argument("--lengths", type=int, nargs="*", default=[], help="of vectors whose expansion to give too")
     parser.add_argument("--compare", type=int, nargs="+", metavar="CLIENTS", help="both modes for these cohorts")
     parser.add_argument("--times", type=int, default=5, help="attempts of each mode and cohort to compare")
-    parser.add_argument("--json", action="store_true", help="one JSON object")
+    parser.add_argument("--json", action="store_true", help="JSON lines")
     options = parser.parse_args()
     clock = CLOCKS[options.clock]
     if options.compare:
         for clients in options.compare:
-            compared = compare(clients, options.dim, options.drop, options.bits, clock, options.times)
-            print(json.dumps(compared) if options.json else _listed(compared))
+            for line in compare(clients, options.dim, options.drop, options.bits, clock, options.times):
+                show(line, as_json=options.json)
         return
     figures = measure(options.clients, options.dim, options.drop, options.mode, options.bits, clock, options.processes)
-    figures["expansions"] = {
-        length: expansion(figures["message_bytes"], options.clients, length, options.bits) for length in options.lengths
-    }
     if options.encode:
         figures["encode_ms"] = round(1e3 * encoding_seconds(options.clients, options.dim, options.bits), 2)
-    budgets = BUDGETS.get((options.clients, options.dim, options.drop), {}) if options.mode == "semi_honest" else {}
-    figures["budgets"] = {name: {"budget": most, "met": figures[name] <= most} for name, most in budgets.items()}
-    if options.clients == 1024 and options.bits == 16 and options.mode == "semi_honest":
-        met = all(figures["expansions"][length] <= EXPANSION for length in options.lengths)
-        figures["budgets"]["expansions"] = {"budget": EXPANSION, "met": met}
-    if options.json:
-        print(json.dumps(figures))
-    else:
-        print(_listed(figures))
+    for line in lines_of(figures, options):
+        show(line, as_json=options.json)
+
+
+def lines_of(figures: dict[str, Any], options: argparse.Namespace) -> Iterator[Line]:
+    """What an attempt found: first what has a budget in some case, then the bytes; the rest beside the first."""
+    plain = options.mode == "semi_honest"
+    budgets = BUDGETS.get((options.clients, options.dim, options.drop), {}) if plain else {}
+    case = f"{options.clients} clients, {options.dim} numbers, {options.drop:g} dropped"
+    if not plain:
+        case += f", {options.mode}"
+    rest = {name: value for name, value in figures.items() if name not in UNITS and name not in PROCESSES}
+    for name, unit in UNITS.items():
+        if name in figures:
+            yield Line(f"{case}, {name}", figures[name], unit, None, budgets.get(name), rest)
+            rest = {}
+    if "processes" in figures:
+        name, alone = "processes_speedup", Peer("one process", figures["removals_alone"])
+        details = {each: figures[each] for each in ("processes", "processes_split", "processes_exact")}
+        yield Line(f"{case}, {name}", figures["removals"], "removals a second", alone, budgets.get(name), details)
+    for length in options.lengths:
+        found = expansion(figures["message_bytes"], options.clients, length, options.bits)
+        budget = EXPANSION if plain and options.clients == 1024 and options.bits == 16 else None
+        yield Line(f"{case}, expansion of {length} numbers", found, UNITS["expansion"], budget=budget)
 
 
 def measure(
@@ -177,7 +198,7 @@ def measure(
     exact = bool(np.array_equal(ring.reduced(total, spec), expected))
     spent = attempt.spent
     start = clock()
-    yardsticks = _yardsticks(clock)
+    primitives = yardsticks(clock)
     yardsticks_s = clock() - start
     messages = statistics.median(sum(party.sizes.values()) for party in survivors)
     figures: dict[str, Any] = {
@@ -195,7 +216,7 @@ def measure(
         "open_s": round(spent["open"], 3),
         "plan_s": round(spent["plan"], 3),
         "remove_s": round(spent["remove"], 3),
-        **yardsticks,
+        **primitives,
         "yardsticks_s": round(yardsticks_s, 4),
         "ns_a_word": round(spent["remove"] / len(masks) / spec.length * 1e9, 3),
         "arithmetic_s": round(sum(party.masking for party in survivors) + spent["add"] + spent["remove"], 3),
@@ -205,12 +226,12 @@ def measure(
         "exact": exact,
     }
     if processes > 1:
-        figures |= _in_processes(masked, total, masks, processes)
+        figures |= in_processes(masked, total, masks, processes)
     return figures
 
 
-def compare(clients: int, dim: int, drop: float, bits: int, clock: Callable[[], float], times: int) -> dict[str, Any]:
-    """What an attempt costs in each mode, and how many times as much ``consistent`` costs."""
+def compare(clients: int, dim: int, drop: float, bits: int, clock: Callable[[], float], times: int) -> Iterator[Line]:
+    """What an attempt costs in the mode ``consistent``, beside ``semi_honest``."""
     found: dict[SecureMode, list[dict[str, float]]] = {"semi_honest": [], "consistent": []}
     for _ in range(times):
         for mode, costs in found.items():
@@ -230,14 +251,10 @@ def compare(clients: int, dim: int, drop: float, bits: int, clock: Callable[[], 
         mode: {name: statistics.median(cost[name] for cost in costs) for name in costs[0]}
         for mode, costs in found.items()
     }
-    plain, strict = medians["semi_honest"], medians["consistent"]
-    return {
-        "clients": clients,
-        "dim": dim,
-        "drop": drop,
-        **{mode: {name: round(value, 3) for name, value in costs.items()} for mode, costs in medians.items()},
-        "ratio": {name: round(strict[name] / plain[name], 2) for name in plain},
-    }
+    plain = medians["semi_honest"]
+    case = f"{clients} clients, {dim} numbers, {drop:g} dropped, consistent"
+    for name, cost in medians["consistent"].items():
+        yield Line(f"{case}, {name}", cost, COMPARED[name], Peer("semi_honest", plain[name]))
 
 
 def expansion(messages: int, clients: int, dim: int, bits: int) -> float:
@@ -338,65 +355,6 @@ def _agree(attempt: Attempt, survivors: list[Party]) -> list[tuple[Party, Reveal
         (party, attempt.tell(party, server.agreements_for(attempt.state, _place(attempt, party), signed)))
         for party in survivors
     ]
-
-
-def _in_processes(
-    masked: ring.RingVector, unmasked: ring.RingVector, masks: tuple[MaskSeed, ...], processes: int
-) -> dict[str, Any]:
-    """How much faster several processes take the masks off: the least of three, by the wall; and by the processor's
-    time alone, whole over largest share, which says how the work splits where other programs have the cores.
-    """
-    alone = together = whole = share = math.inf
-    same = True
-    largest = max(unmask.split(masked.size, processes), key=lambda part: part[1] - part[0])
-    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
-        unmask.remove(masked[: 1 << 16].copy(), masks[:1], pool, processes)
-        for _ in range(3):
-            total = masked.copy()
-            wall, cpu = time.perf_counter(), time.process_time()
-            unmask.remove(total, masks)
-            alone, whole = min(alone, time.perf_counter() - wall), min(whole, time.process_time() - cpu)
-            total = masked.copy()
-            wall = time.perf_counter()
-            unmask.remove(total, masks, pool, processes)
-            together = min(together, time.perf_counter() - wall)
-            same = same and bool(np.array_equal(total, unmasked))
-            part = masked[slice(*largest)].copy()
-            cpu = time.process_time()
-            add_masks(part, masks, largest[0])
-            share = min(share, time.process_time() - cpu)
-    return {
-        "processes": processes,
-        "processes_speedup": round(alone / together, 2),
-        "processes_split": round(whole / share, 2),
-        "processes_exact": same,
-    }
-
-
-def _yardsticks(clock: Callable[[], float]) -> dict[str, float]:
-    """What the two primitives cost by themselves: the median of 21."""
-    zeros, out = memoryview(bytes(4 * TILE)), bytearray(4 * TILE + 16)
-    stream = Cipher(algorithms.AES(bytes(32)), modes.CTR(bytes(16))).encryptor()
-    private = X25519PrivateKey.generate()
-    public = X25519PrivateKey.generate().public_key()
-
-    def median(work: Callable[[], object], times: int) -> float:
-        found: list[float] = []
-        for _ in range(21):
-            start = clock()
-            for _ in range(times):
-                work()
-            found.append((clock() - start) / times)
-        return statistics.median(found)
-
-    return {
-        "aes_ns": round(median(lambda: stream.update_into(zeros, out), 20) / TILE * 1e9, 3),
-        "exchange_us": round(median(lambda: private.exchange(public), 20) * 1e6, 1),
-    }
-
-
-def _listed(figures: dict[str, Any]) -> str:
-    return "\n".join(f"{name:>16} {value}" for name, value in figures.items())
 
 
 def _section(dim: int) -> SectionSpec:

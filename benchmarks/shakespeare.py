@@ -10,7 +10,7 @@ every role trains the same model from the same first weights at the same rate, f
 that is more, which is more work in all than the federated rounds; it is measured after each fifth of them, and its best
 fifth on the test rows counts, which no role could know.
 Both are measured on the roles' test rows: over all rows, as a mean over roles, on the worst decile of roles, and as the
-share of roles that the federated model serves better.
+share of roles that the federated model serves better. Each prints one line (see lines.py).
 """
 
 import argparse
@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from lines import Line, Peer, show
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
@@ -50,6 +51,12 @@ WINDOW, STRIDE = 20, 3
 LEAST_LINES, LEAST_STEPS = 20, 200
 TRAIN_SHARE = 0.8
 RATE, BATCH, COHORT, WIDTH = 0.8, 32, 16, 64
+UNITS = {
+    "accuracy": "of the test rows",
+    "loss": "nats",
+    "mean_over_roles": "of the test rows",
+    "worst_decile": "of the test rows",
+}
 
 Rows = dict[str, NDArray[Any]]
 Tensors = dict[str, NDArray[np.float32]]
@@ -165,7 +172,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--quick", action="store_true", help="twelve roles and three rounds: only that it runs")
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--json", action="store_true", help="JSON lines")
     chosen = parser.parse_args()
     data, characters = roles(Path(chosen.data) / "shakespeare.jsonl.gz")
     rounds, epochs, cohort = chosen.rounds, chosen.epochs, COHORT
@@ -181,26 +188,20 @@ def main() -> None:
     local = local_only(compiled, data, epochs, chosen.seed)
     better = [a.means()["accuracy"] > b.means()["accuracy"] for a, b in zip(federated, local, strict=True)]
     often = max(np.unique(np.concatenate([test["next"] for _, test in data]), return_counts=True)[1])
-    row = {
+    together, alone = summary(federated), summary(local)
+    details = {
         "roles": len(data),
         "train_rows": sum(len(train["next"]) for train, _ in data),
         "test_rows": sum(len(test["next"]) for _, test in data),
         "commonest_character": round(float(often) / sum(len(test["next"]) for _, test in data), 4),
         "rounds": rounds,
         "local_epochs": epochs,
-        "federated": summary(federated),
-        "local_only": summary(local),
-        "roles_better_federated": round(float(np.mean(better)), 4),
         "seconds_federated": round(between - begun, 1),
         "seconds_local": round(time.monotonic() - between, 1),
     }
-    if chosen.json:
-        print(json.dumps(row))
-        return
-    for name in ("federated", "local_only"):
-        print(f"{name:10}", "  ".join(f"{key} {value:.4f}" for key, value in row[name].items()))
-    print(f"better federated for {row['roles_better_federated']:.0%} of {row['roles']} roles;", end=" ")
-    print(f"always the commonest character: {row['commonest_character']:.4f}")
+    for name, unit in UNITS.items():
+        show(Line(name, together[name], unit, Peer("local only", alone[name])), as_json=chosen.json)
+    show(Line("better federated", float(np.mean(better)), "of the roles", details=details), as_json=chosen.json)
 
 
 if __name__ == "__main__":

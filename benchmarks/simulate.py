@@ -9,10 +9,11 @@ numpy: no engine, just the passes over those numbers that a round consists of, o
 batched: seconds a round of threads over those of `batched`, for models from tiny to that MLP: when to choose it.
 memory: peak of a run with 10 000 virtual clients over that with 1 000.
 
-seconds is the median over rounds without the first, in which graphs are loaded and processes started. Every case runs
-in a process of its own. ``rounds_per_peer`` and ``share_of_peer`` are ratios of medians of one run of this script; a
-peer's scripts wait for an idle machine before they start, unless --no-wait is given. PYTHON is the interpreter of an
-environment with the peer (flwr[simulation], pfl[pytorch], CPU torch); FOLDER has the peers' scripts.
+A round's time is the median over rounds without the first, in which graphs are loaded and processes started. Every case
+runs in a process of its own, and prints one line (see lines.py), or one for each peer; ratios are those of medians of
+one run of this script. A peer's scripts wait for an idle machine before they start, unless --no-wait is given. PYTHON
+is the interpreter of an environment with the peer (flwr[simulation], pfl[pytorch], CPU torch); FOLDER has the peers'
+scripts.
 """
 
 import argparse
@@ -25,10 +26,12 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from lines import Budget, Line, Peer, at_least, at_most, read, show
 from numpy.typing import NDArray
 
 from coterie.aggregation.experiment import Experiment
@@ -47,7 +50,13 @@ SMALL = DataSchema((Feature(name="x", shape=(1,)),), Label(name="y", low=0, high
 CASES = ("mnist", "trivial", "batched", "memory")
 ENGINES = ("threads", "processes", "batched:5")
 MODELS = {"tiny 8-16-4": (8, 16, 4), "small 64-32-10": (64, 32, 10), "mnist 784-200-200-10": (784, 200, 200, 10)}
-Result = dict[str, Any]
+PER_SECOND, SECONDS = "rounds a second", "s a round"
+# Of a case by threads, beside a peer.
+BUDGETS: Mapping[tuple[str, str], Budget] = {
+    ("mnist/threads", "flower"): at_least(5.0, "ratio"),
+    ("mnist/threads", "pfl"): at_least(1.5, "ratio"),
+    ("trivial/threads", "flower"): at_most(0.05, "ratio"),
+}
 
 
 def fit(params: Params, task: FitTask) -> FitResult:
@@ -106,13 +115,14 @@ def timed(experiment: Experiment, clients: Any, **how: Any) -> float:
     return statistics.median(record.seconds or 0.0 for record in history.rounds[1:])
 
 
-def run_mnist(engine: str, options: argparse.Namespace) -> Result:
+def run_mnist(engine: str, options: argparse.Namespace) -> Line:
     """One engine with two workers."""
     experiment = classifier((784, 200, 200, 10), 4 if options.quick else 21, 10)
-    return {"seconds": timed(experiment, mnist(Path(options.data)), engine=engine, workers=2)}
+    rate = 1 / timed(experiment, mnist(Path(options.data)), engine=engine, workers=2)
+    return Line(f"mnist/{engine}", rate, PER_SECOND, details={"seconds": 1 / rate})
 
 
-def run_trivial(engine: str, options: argparse.Namespace) -> Result:
+def run_trivial(engine: str, options: argparse.Namespace) -> Line:
     """50 clients × 1e6 parameters; on processes the trainer is found by name."""
     if engine == "numpy":
         return run_passes(options)
@@ -126,10 +136,10 @@ def run_trivial(engine: str, options: argparse.Namespace) -> Result:
     )
     rows = {"x": np.zeros((4, 1), np.float32), "y": np.zeros(4, np.int32)}
     trainer = TRAINER if engine == "threads" else "simulate:TRAINER"
-    return {"seconds": timed(experiment, [rows] * 50, engine=engine, workers=2, trainer=trainer)}
+    return Line(f"trivial/{engine}", timed(experiment, [rows] * 50, engine=engine, workers=2, trainer=trainer), SECONDS)
 
 
-def run_passes(options: argparse.Namespace) -> Result:
+def run_passes(options: argparse.Namespace) -> Line:
     """What NumPy takes for the numbers of a trivial round: of each client a copy of the weights, its addition, the
     difference, and that added to a float64 sum; then a mean and the next weights. On two threads, a sum each.
     """
@@ -152,10 +162,10 @@ def run_passes(options: argparse.Namespace) -> Result:
             one, other = pool.map(work, [clients // threads] * threads)
             weights = (weights + (one + other) / clients).astype(np.float32)
             seconds.append(time.perf_counter() - begun)
-    return {"seconds": statistics.median(seconds[1:])}
+    return Line("trivial/numpy", statistics.median(seconds[1:]), SECONDS)
 
 
-def run_batched(model: str, options: argparse.Namespace) -> Result:
+def run_batched(model: str, options: argparse.Namespace) -> Line:
     """64 clients of 96 rows each, eight in a graph."""
     sizes = MODELS[model]
     experiment = classifier(sizes, 4 if options.quick else 9, 64)
@@ -168,10 +178,10 @@ def run_batched(model: str, options: argparse.Namespace) -> Result:
     clients = VirtualClients(64, rows)
     threads = timed(experiment, clients, workers=2)
     together = timed(experiment, clients, engine="batched:8", workers=2)
-    return {"seconds": together, "threads_seconds": threads, "speedup": threads / together}
+    return Line(f"batched/{model}", 1 / together, PER_SECOND, Peer("threads", 1 / threads))
 
 
-def run_memory(count: str, options: argparse.Namespace) -> Result:
+def run_memory(count: str, options: argparse.Namespace) -> Line:
     """A run over so many virtual clients, each with rows of its own."""
 
     def rows(number: int) -> dict[str, NDArray[Any]]:
@@ -181,10 +191,11 @@ def run_memory(count: str, options: argparse.Namespace) -> Result:
 
     experiment = classifier((784, 200, 200, 10), 3 if options.quick else 12, 50)
     seconds = timed(experiment, VirtualClients(int(count), rows), workers=2)
-    return {"seconds": seconds, "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return Line(f"memory/{count}", peak, "MiB", details={"seconds": seconds})
 
 
-RUNS: Mapping[str, tuple[Callable[[str, argparse.Namespace], Result], tuple[str, ...]]] = {
+RUNS: Mapping[str, tuple[Callable[[str, argparse.Namespace], Line], tuple[str, ...]]] = {
     "mnist": (run_mnist, ENGINES),
     "trivial": (run_trivial, ("threads", "processes", "numpy")),
     "batched": (run_batched, tuple(MODELS)),
@@ -223,42 +234,44 @@ def run_peer(case: str, peer: str, options: argparse.Namespace) -> float | None:
     return float(json.loads(lines[-1])["result"]["s_per_round"]["median"])
 
 
-def in_a_process(case: str, variant: str, options: argparse.Namespace) -> Result:
+def in_a_process(case: str, variant: str, options: argparse.Namespace) -> Line:
     """One case in a process of its own, which also finds this file as a module."""
     command = [sys.executable, os.fspath(Path(__file__)), "--case", f"{case}/{variant}", "--data", str(options.data)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(Path(__file__).parent), *filter(None, sys.path)))}
     command += ["--quick"] if options.quick else []
-    line = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=environment).stdout
-    return {"case": f"{case}/{variant}", **json.loads(line)}
+    return read(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=environment).stdout)
 
 
 def measure(options: argparse.Namespace) -> None:
-    """All chosen cases, one line each."""
+    """All chosen cases, one line each, or one for each peer."""
     for case in options.cases:
         peers = {peer: run_peer(case, peer, options) for peer in ("flower", "pfl")}
-        before: float | None = None
+        before: Peer | None = None
         for variant in RUNS[case][1]:
-            result = in_a_process(case, variant, options)
-            for peer, seconds in peers.items():
-                if seconds is not None:
-                    result |= {f"{peer}_seconds": seconds, f"rounds_per_{peer}": seconds / result["seconds"]}
-                    result[f"share_of_{peer}"] = result["seconds"] / seconds
+            line = in_a_process(case, variant, options)
             if case == "memory":
-                result |= {} if before is None else {"ratio": result["peak_mib"] / before}
-                before = result["peak_mib"]
-            print(json.dumps(result) if options.json else describe(result), flush=True)
+                line, before = replace(line, peer=before), Peer(f"{variant} clients", line.figure)
+            for each in beside(line, peers) or [line]:
+                show(each, as_json=options.json)
 
 
-def describe(result: Result) -> str:
-    """One case as a line for people."""
-    more = "".join(f", {name} {value:.3g}" for name, value in result.items() if name not in ("case", "seconds"))
-    return f"{result['case']:>30}: {result['seconds']:.4f} s a round{more}"
+def beside(line: Line, peers: Mapping[str, float | None]) -> list[Line]:
+    """A case once for each peer that ran it. peers: their seconds a round."""
+    figures = {
+        name: 1 / seconds if line.unit == PER_SECOND else seconds
+        for name, seconds in peers.items()
+        if seconds is not None
+    }
+    return [
+        replace(line, peer=Peer(name, figure), budget=BUDGETS.get((line.case, name)))
+        for name, figure in figures.items()
+    ]
 
 
 def main() -> None:
-    """Run the chosen cases and print one line each."""
+    """Run the chosen cases."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", action="store_true", help="one JSON object per case")
+    parser.add_argument("--json", action="store_true", help="JSON lines")
     parser.add_argument("--quick", action="store_true", help="few rounds: to see that it runs")
     parser.add_argument("--cases", choices=CASES, nargs="+", default=list(CASES))
     parser.add_argument("--data", default=os.fspath(DATA), help="MNIST as x_train, y_train (uint8) in an .npz")
@@ -270,7 +283,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.case:
         case, _, variant = options.case.partition("/")
-        print(json.dumps(RUNS[case][0](variant, options)))
+        show(RUNS[case][0](variant, options), as_json=True)
         return
     measure(options)
 

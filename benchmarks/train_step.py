@@ -4,41 +4,44 @@
     [--only tiny_mlp_b16_sgd ...] [--rounds 60] [--clock wall|cpu] [--profile FOLDER]
 
 A step is forward, loss, gradients and update, on a new batch of NumPy arrays every time on all sides: coterie copies it
-into bound memory, PyTorch wraps it, JAX takes it as an argument. Each case prints one JSON line: case, threads, clock,
-ours_us, torch_us, jax_us, ratio (to the faster of the two), budget, the largest difference between the sides' losses
-over the first steps, compile_ms (from tracing to a session that is ready), parameters, nodes. Times are the minimum
-over rounds of interleaved blocks of about 20 ms. The first line is the import of coterie.compute, in a process of its
-own, against that of NumPy.
+into bound memory, PyTorch wraps it, JAX takes it as an argument. Each case prints two lines (see lines.py): the step
+beside that of the faster of the two, with the largest difference between the sides' losses over the first steps,
+parameters and nodes; and the time from tracing to a session that is ready. Times are the minimum over rounds of
+interleaved blocks of about 20 ms. The first line is the import of coterie.compute, in a process of its own, against
+that of NumPy.
 
 The peers run in processes of their own, which may belong to other environments; default: this interpreter, where it
-has the framework. An absent peer is null, and ratio is to the other. With --threads 1 every process stays on one and
+has the framework. Where one is absent the step is beside the other. With --threads 1 every process stays on one and
 the same core.
 """
 
 import argparse
-import json
 import math
 import os
 import subprocess
 import sys
 import tempfile
 from importlib.util import find_spec
-from typing import Any
 
 import numpy as np
+from lines import Line, at_most, show
+from lines import Peer as Beside
 from step_data import WORKLOADS, Workload
 from step_ours import prepare
 from step_peer import CLOCKS, Peer, block
 
 FIRST_STEPS = 5
+IMPORT_BUDGET = at_most(0.2)
+# Milliseconds from tracing to a session that is ready.
+COMPILE_BUDGETS = {"fedavg_cnn_b32_sgd": at_most(500.0), "transformer_b16_adam": at_most(2000.0)}
 # Microseconds of a block: long enough that a side finds its own data in the caches again for most of it.
 BLOCK = 20_000
 
 
 def measure(
     workload: Workload, peers: list[Peer], threads: int, rounds: int, clock: str, profile: str | None
-) -> dict[str, Any]:
-    """One line of the result."""
+) -> tuple[Line, Line]:
+    """The lines of a case."""
     ours = prepare(workload, threads, profile)
     with tempfile.TemporaryDirectory() as folder:
         file = os.path.join(folder, "weights.npz")
@@ -58,20 +61,21 @@ def measure(
             theirs[peer.framework] = min(theirs[peer.framework], peer.steps(count, clock)["us"])
     if profile is not None:
         ours.executable.session.end_profiling()
-    fastest = min(theirs.values(), default=None)
-    return {
-        "case": workload.name,
+    faster = min(theirs, key=lambda name: theirs[name], default=None)
+    details = {
         "threads": threads,
         "clock": clock,
-        "ours_us": round(best, 1),
-        **{f"{name}_us": round(theirs[name], 1) if name in theirs else None for name in ("torch", "jax")},
-        "ratio": None if fastest is None else round(best / fastest, 3),
-        "budget": workload.budget,
+        **{f"{name}_us": round(us, 1) for name, us in theirs.items()},
         "loss_difference": difference if peers else None,
-        "compile_ms": round(ours.compile_ms, 1),
         "parameters": sum(array.size for array in ours.weights.values()),
         "nodes": ours.nodes,
     }
+    beside = None if faster is None else Beside(faster, theirs[faster])
+    case, compiling = workload.name, COMPILE_BUDGETS.get(workload.name)
+    return (
+        Line(case, best, "us", beside, at_most(workload.budget, "ratio"), details),
+        Line(f"{case}, compile", ours.compile_ms, "ms", budget=compiling),
+    )
 
 
 def import_seconds(module: str) -> float:
@@ -91,7 +95,7 @@ def start_peers(options: argparse.Namespace) -> list[Peer]:
 def main() -> None:
     """Run the cases."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
-    parser.add_argument("--json", action="store_true", help="one JSON line a case (otherwise a table)")
+    parser.add_argument("--json", action="store_true", help="JSON lines")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--only", nargs="*", choices=[workload.name for workload in WORKLOADS], default=None)
     parser.add_argument("--rounds", type=int, default=60)
@@ -105,29 +109,18 @@ def main() -> None:
     )
     options = parser.parse_args()
 
-    def tell(line: dict[str, Any]) -> None:
-        print(
-            json.dumps(line) if options.json else "  ".join(f"{name} {value}" for name, value in line.items()),
-            flush=True,
-        )
-
     if options.threads == 1:
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     if options.only is None:
         ours, numpy = import_seconds("coterie.compute"), import_seconds("numpy")
-        tell(
-            {
-                "case": "import coterie.compute",
-                "seconds": round(ours, 3),
-                "numpy_seconds": round(numpy, 3),
-                "budget": 0.2,
-            }
-        )
+        line = Line("import coterie.compute", ours, "s", Beside("import numpy", numpy), IMPORT_BUDGET)
+        show(line, as_json=options.json)
     peers = start_peers(options)
     try:
         for workload in WORKLOADS:
             if options.only is None or workload.name in options.only:
-                tell(measure(workload, peers, options.threads, options.rounds, options.clock, options.profile))
+                for line in measure(workload, peers, options.threads, options.rounds, options.clock, options.profile):
+                    show(line, as_json=options.json)
     finally:
         for peer in peers:
             peer.close()

@@ -5,17 +5,18 @@
 The sizes are those of the update in float32; a codec's file holds the same elements. ``door`` is what `acceptance`
 does before an update is accepted: header, every number decoded in chunks and looked at. ``job`` is what the worker
 does again: the bytes read and held to their digest, decoded and looked at, kept until they are added. Each figure is
-the least of all rounds, in milliseconds.
+the least of all rounds, in milliseconds, on a line of its own (see lines.py).
 """
 
 import argparse
 import hashlib
-import json
 import os
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+
+from lines import Line, show
 
 CODECS = ("float32", "int8", "topk:0.01", "eden:4")
 MEGABYTES = (1, 100)
@@ -24,7 +25,7 @@ MEGABYTES = (1, 100)
 def main() -> None:
     """Read the options, fix the number of threads before NumPy is loaded, measure, print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", action="store_true", help="one JSON line for each update")
+    parser.add_argument("--json", action="store_true", help="JSON lines")
     parser.add_argument("--quick", action="store_true", help="the small size only, to see that it runs")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=1, help="of NumPy's linear algebra")
@@ -32,11 +33,11 @@ def main() -> None:
     os.environ["OPENBLAS_NUM_THREADS"] = str(options.threads)
     for megabytes in MEGABYTES[:1] if options.quick else MEGABYTES:
         for codec in CODECS:
-            found = measure(codec, megabytes, 2 if options.quick else options.rounds)
-            print(json.dumps(found) if options.json else line(found), flush=True)
+            for line in measure(codec, megabytes, 2 if options.quick else options.rounds):
+                show(line, as_json=options.json)
 
 
-def measure(codec: str, megabytes: int, rounds: int) -> dict[str, object]:
+def measure(codec: str, megabytes: int, rounds: int) -> list[Line]:
     """The figures of one update."""
     import numpy as np
 
@@ -71,7 +72,8 @@ def measure(codec: str, megabytes: int, rounds: int) -> dict[str, object]:
         for _ in range(rounds):
             for name, work in ways.items():
                 best[name] = min(best[name], milliseconds(work))
-    return {"codec": codec, "dense_mb": megabytes, "file_mb": len(data) / 1e6, **best}
+    details = {"file_mb": len(data) / 1e6}
+    return [Line(f"{codec}, {megabytes} MB, {name}", least, "ms", details=details) for name, least in best.items()]
 
 
 def milliseconds(work: Callable[[], None]) -> float:
@@ -79,12 +81,6 @@ def milliseconds(work: Callable[[], None]) -> float:
     started = time.perf_counter()
     work()
     return 1000 * (time.perf_counter() - started)
-
-
-def line(found: dict[str, object]) -> str:
-    """The figures, to read."""
-    numbers = "  ".join(f"{name} {found[name]:9.2f}" for name in ("hash", "door", "job"))
-    return f"{found['dense_mb']:>4} MB {found['codec']:<10} file {found['file_mb']:8.2f} MB  {numbers} ms"
 
 
 if __name__ == "__main__":

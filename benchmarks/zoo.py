@@ -4,11 +4,12 @@
     [--write "MACHINE IN WORDS"]
 
 DIR holds mnist.npz, adult_train.csv.gz, adult_test.csv.gz and shakespeare.jsonl.gz. For every model of every task one
-line: parameters; latency_us of one inference; step_us of a training step of 32 examples; size_bytes of the inference
-file; memory_bytes that the memory planner finds for the step; resident_bytes by which a process grows that loads the
-step and runs it; accuracy on the task's test rows after a training with Adam of so many steps of 32 as ``STEPS`` says,
-from the same seed and rate for all. One thread. --quick leaves out the training. --write keeps the figures as the table
-that ``zoo.select`` reads, under that name of the machine.
+line (see lines.py): the latency of one inference, beside that of the yardstick; parameters; step_us of a training step
+of 32 examples; size_bytes of the inference file; memory_bytes that the memory planner finds for the step;
+resident_bytes by which a process grows that loads the step and runs it; accuracy on the task's test rows after a
+training with Adam of so many steps of 32 as ``STEPS`` says, from the same seed and rate for all. One thread. --quick
+leaves out the training. --write keeps the figures as the table that ``zoo.select`` reads, under that name of the
+machine.
 """
 
 import argparse
@@ -20,12 +21,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from lines import Line, Peer, show
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
@@ -156,7 +157,7 @@ def resident_bytes(entry: zoo.Entry) -> int:
 def main() -> None:
     """Measure the models."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
-    parser.add_argument("--json", action="store_true", help="one JSON line a model (otherwise a table)")
+    parser.add_argument("--json", action="store_true", help="one JSON line a model")
     parser.add_argument("--only", nargs="*", default=None, help="names of models")
     parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--clock", choices=CLOCKS, default="wall")
@@ -171,7 +172,7 @@ def main() -> None:
     if not options.quick and not (folder / "mnist.npz").is_file():
         sys.exit("Set COTERIE_DATA to the folder of the data, or leave the training out with --quick.")
     yardstick = yardstick_us(rounds=options.rounds, clock=clock)
-    say({"case": "yardstick", "latency_us": round(yardstick, 1)}, options.json)
+    show(Line("yardstick", yardstick, "us"), as_json=options.json)
     data: dict[str, tuple[Rows, Rows]] = {}
     found: dict[tuple[str, str], tuple[zoo.Cost, float]] = {}
     for entry in zoo.ENTRIES:
@@ -184,19 +185,13 @@ def main() -> None:
                 data[entry.task] = DATA[entry.task](folder)
             share = reached(entry, *data[entry.task])
             found[entry.task, entry.name] = (cost, share)
-        line = {"case": f"{entry.task}/{entry.name}", "parameters": entry.parameters, **asdict(cost)}
-        line |= {"resident_bytes": resident_bytes(entry), "accuracy": share}
-        say(
-            {name: round(value, 4) if isinstance(value, float) else value for name, value in line.items()}, options.json
-        )
+        costs = {name: value for name, value in asdict(cost).items() if name != "latency_us"}
+        details = {"accuracy": share, "parameters": entry.parameters, **costs, "resident_bytes": resident_bytes(entry)}
+        peer = Peer("yardstick", yardstick)
+        show(Line(f"{entry.task}/{entry.name}", cost.latency_us, "us", peer, details=details), as_json=options.json)
     if options.write is not None:
         costs = zoo.Costs(machine=options.write, yardstick_us=yardstick, models=found)
         zoo_cost.FILE.write_text(json.dumps(costs.to_json(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-
-
-def say(line: Mapping[str, Any], as_json: bool) -> None:
-    """One line of the result."""
-    print(json.dumps(line) if as_json else "  ".join(f"{name} {value}" for name, value in line.items()), flush=True)
 
 
 if __name__ == "__main__":
