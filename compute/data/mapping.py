@@ -68,7 +68,8 @@ class Step(Stage):
     def _worked(self, row: Row, place: int, depth: int, located: Located, job: Job) -> Any:
         address = located.address
         epoch, position = int(address.passes[place]), int(address.positions[place])
-        context = Context(RandomStream(self.seed, depth, epoch, position), epoch, job.signals)
+        stream = RandomStream(self.seed + job.salt, depth, epoch, position)
+        context = Context(stream, epoch + job.epoch, job.signals)
         operation = self.operations[0]
         try:
             value = self._taken(row)

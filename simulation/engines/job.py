@@ -10,7 +10,7 @@ from coterie import errors
 from coterie.aggregation.plan.manifest import Manifest
 from coterie.client_sdk.device.holdout import split
 from coterie.client_sdk.device.trainers.base import Rows
-from coterie.client_sdk.rows.loading import load_data
+from coterie.client_sdk.rows.loading import load_rows
 from coterie.errors import CoterieError, RemoteError
 from coterie.protocol.arrays import ArraysByName, FloatArrays
 from coterie.simulation.assignment import Assignment
@@ -52,7 +52,7 @@ def perform(
 
 def rows_of(source: str, kind: str, manifest: Manifest) -> Rows:
     """The rows that a job is about, from a source that the worker reads itself. Raises DataError."""
-    train, held_out = split(load_data(source, manifest.schema), manifest.training.holdout)
+    train, held_out = split(load_rows(source, manifest.schema), manifest.training.holdout)
     return train if kind == "train" else held_out
 
 

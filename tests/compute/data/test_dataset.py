@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from coterie.compute.data import ArraySource, Column, Dataset
-from coterie.compute.data.order import permutation
+from coterie.draws import batch_order
 from coterie.errors import ArgumentTypeError, ArgumentValueError, DataError
 from tests.compute.data.pipelines import Jitter, double, is_even, not_third, numbered
 
@@ -23,7 +23,7 @@ def ids(dataset: Dataset) -> list[int]:
 Passes = Callable[[int], list[int]]
 Law = tuple[Callable[[Dataset], Dataset], Callable[[Passes, int], list[int]]]
 LAWS: dict[str, Law] = {
-    "shuffle": (lambda d: d.shuffle(5), lambda rows, p: [rows(p)[i] for i in permutation(len(rows(p)), 5, p)]),
+    "shuffle": (lambda d: d.shuffle(5), lambda rows, p: [rows(p)[i] for i in batch_order(len(rows(p)), 5, p)]),
     "take": (lambda d: d.take(7), lambda rows, p: rows(p)[:7]),
     "skip": (lambda d: d.skip(3), lambda rows, p: rows(p)[3:]),
     "repeat": (lambda d: d.repeat(2), lambda rows, p: rows(2 * p) + rows(2 * p + 1)),
@@ -96,8 +96,8 @@ def test_the_parts_of_a_split_are_the_same_rows_in_every_pass() -> None:
 def test_passes_have_orders_and_numbers_of_their_own() -> None:
     rows = numbered(40).shuffle(0).map(Jitter(), "x")
     batches = list(rows.batch(40).epochs(2))
-    assert batches[0]["id"].tolist() == permutation(40, 0, 0).tolist()
-    assert batches[1]["id"].tolist() == permutation(40, 0, 1).tolist()
+    assert batches[0]["id"].tolist() == batch_order(40, 0, 0).tolist()
+    assert batches[1]["id"].tolist() == batch_order(40, 0, 1).tolist()
     jitter = [batch["x"][np.argsort(batch["id"]), 0] - np.arange(40) for batch in batches]
     assert len(np.unique(np.concatenate(jitter))) > 70  # two rows may agree after rounding to float32
     repeated = list(rows.repeat(2).batch(40))
