@@ -1,7 +1,7 @@
 """Virtual clients whose rows are sources and pipelines of the compute core."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -54,7 +54,7 @@ def test_rows_that_are_augmented_anew_give_the_same_on_every_engine() -> None:
     assert same(expected.weights, simulate_full(experiment(), clients, engine="processes", workers=2).weights)
     batched = simulate_full(experiment(), clients, engine="batched").weights
     assert all(np.allclose(expected.weights[name], batched[name], atol=1e-5) for name in batched)
-    once = simulate_full(experiment(), [dataset.arrays() for dataset in clients])
+    once = simulate_full(experiment(), [cast(Any, dataset.arrays()) for dataset in clients])
     assert not same(expected.weights, once.weights)
     assert simulate_full(experiment(), clients).history.rounds[-1].metrics["accuracy"] > 0.9
 
