@@ -10,6 +10,7 @@ import numpy as np
 
 from coterie.compute.data.batches import WEIGHT
 from coterie.compute.data.dataset import Dataset
+from coterie.compute.data.mapping import written
 from coterie.compute.data.source import Rows
 from coterie.compute.data.stage import Address, Job, Memory, Stage
 from coterie.compute.ir import NDArray
@@ -109,7 +110,8 @@ class StreamedRows:
         try:
             arrays, counts = self.check(block.as_columns(), found + 1)
         except DataError as error:
-            error.add_note(f"In epoch {job.epoch + 1} of {self.stage.describe()}.")
+            lines = ", ".join(written(self.stage)) or "none"
+            error.add_note(f"In epoch {job.epoch + 1} of {self.stage.describe()}. Its steps are written at: {lines}.")
             raise
         if counts is None or counts.all():
             return arrays, found, made

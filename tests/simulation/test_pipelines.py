@@ -1,6 +1,7 @@
 """Virtual clients whose rows are sources and pipelines of the compute core."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -9,6 +10,7 @@ from simulation_kit import CLIENTS, experiment, same
 
 from coterie.compute.data import ArraySource, Context, Dataset, Transform
 from coterie.errors import DataError
+from coterie.protocol.rounds import RoundPolicy
 from coterie.simulation import simulate, simulate_full
 from coterie.simulation.members import infer_members
 
@@ -47,7 +49,7 @@ class Jitter(Transform):
         return value + context.random.uniform(-0.1, 0.1, value.shape).astype(np.float32)
 
 
-@pytest.mark.capability("F15")
+@pytest.mark.capability("F8")
 def test_rows_that_are_augmented_anew_give_the_same_on_every_engine() -> None:
     clients = [Dataset.of(ArraySource(client)).map(Jitter(), "x") for client in CLIENTS]
     expected = simulate_full(experiment(), clients)
@@ -64,3 +66,24 @@ def test_members_are_inferred_of_streams_as_of_arrays() -> None:
     clients = [Dataset.of(ArraySource(client)) for client in CLIENTS]
     result = simulate_full(wanted, CLIENTS)
     assert infer_members(result, wanted, clients, rows=20) == infer_members(result, wanted, CLIENTS, rows=20)
+
+
+MODULE = """
+import numpy as np
+from coterie.compute.data import ArraySource, Dataset
+
+y = np.arange(60).astype(np.int32) % 3
+whole = Dataset.of(ArraySource({"x": np.eye(4, dtype=np.float32)[y], "y": y}))
+first, second = whole.shard(2, 0), whole.shard(2, 1)
+"""
+
+
+def test_worker_processes_make_the_rows_of_data_sets_that_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "named_shards.py").write_text(MODULE)
+    monkeypatch.chdir(tmp_path)
+    named = ["named_shards:first", "named_shards:second"]
+    wanted = experiment(rounds=RoundPolicy(rounds=2, cohort=2))
+    expected = simulate_full(wanted, named)
+    assert same(expected.weights, simulate_full(wanted, named, engine="processes", workers=1).weights)
