@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.aggregation.plan.stage import SAMPLE_WEIGHT, Destination, Over, Source, Stage, StageInput
-from coterie.compute.data.batches import Batches
+from coterie.compute.data.supply import AnyRows, row_count, supply_of
 from coterie.compute.runtime.executable import Executable
 from coterie.compute.runtime.step_loop import StepLoop
 from coterie.errors import InputError, InternalError
@@ -76,13 +76,13 @@ def run(
     stage: Stage,
     executable: Executable,
     supply: Supply,
-    rows: ArraysByName,
+    rows: AnyRows,
     *,
     on_batch: Callable[[], None] = lambda: None,
 ) -> Supply:
     """The supply after a stage that runs once or in one pass over the rows.
 
-    rows: one array per feature, and the labels where the stage reads them; ``[rows, …]``.
+    rows: one array per feature, and the labels where the stage reads them, ``[rows, …]``; or rows made for each batch.
     on_batch: called after each batch of a pass; what it raises ends the pass.
     Raises InputError as `filled` does.
     """
@@ -108,25 +108,25 @@ def _put(stage: Stage, outputs: ArraysByName) -> Mapping[Destination, ArraysByNa
 
 
 def _run_once(
-    stage: Stage, executable: Executable, supply: Supply, rows: ArraysByName, on_batch: Callable[[], None]
+    stage: Stage, executable: Executable, supply: Supply, rows: AnyRows, on_batch: Callable[[], None]
 ) -> Mapping[Destination, ArraysByName]:
     return _put(stage, executable.run(filled(stage, supply)))
 
 
 def _run_pass(
-    stage: Stage, executable: Executable, supply: Supply, rows: ArraysByName, on_batch: Callable[[], None]
+    stage: Stage, executable: Executable, supply: Supply, rows: AnyRows, on_batch: Callable[[], None]
 ) -> Mapping[Destination, ArraysByName]:
     loop = StepLoop(executable, carry={}, constants=filled(stage, supply), state={})
     feeds = {tensor.name: tensor.key for tensor in stage.from_source("batch")}
     names = [tensor.name for tensor in stage.outputs]
-    taken = {key: rows[key] for key in feeds.values() if key != SAMPLE_WEIGHT}
+    keys = [key for key in feeds.values() if key != SAMPLE_WEIGHT]
     found: dict[str, list[Array]] = {name: [] for name in names}
-    for batch in Batches(taken, batch_size=stage.batch, shuffle=False):
+    for batch in supply_of(rows, stage.batch, names=keys).once():
         loop.step({name: batch[key] for name, key in feeds.items()})
         for name, value in loop.read(names).items():
             found[name].append(value)
         on_batch()
-    count = len(next(iter(taken.values())))
+    count = row_count(rows)
     put: dict[Destination, dict[str, Array]] = {}
     for tensor in stage.outputs:
         put.setdefault(tensor.destination, {})[tensor.key] = _JOIN[tensor.destination](found[tensor.name], count)
@@ -134,7 +134,7 @@ def _run_pass(
 
 
 def _steps(
-    stage: Stage, executable: Executable, supply: Supply, rows: ArraysByName, on_batch: Callable[[], None]
+    stage: Stage, executable: Executable, supply: Supply, rows: AnyRows, on_batch: Callable[[], None]
 ) -> Mapping[Destination, ArraysByName]:
     raise InternalError(f"Stage {stage.name!r} runs over batches of training, which only a trainer draws.")
 
@@ -149,7 +149,7 @@ def _total(values: list[Array]) -> npt.NDArray[np.float64]:
 
 _RUN: Mapping[
     Over,
-    Callable[[Stage, Executable, Supply, ArraysByName, Callable[[], None]], Mapping[Destination, ArraysByName]],
+    Callable[[Stage, Executable, Supply, AnyRows, Callable[[], None]], Mapping[Destination, ArraysByName]],
 ] = {"once": _run_once, "pass": _run_pass, "steps": _steps}
 
 # What a pass makes of an output of every batch; count: of the rows, after which there is padding.

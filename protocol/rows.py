@@ -29,17 +29,22 @@ _WHOLE_RANGE = {"int32": (-(1 << 31), (1 << 31) - 1), "uint8": (0, 255)}
 
 @dataclass(frozen=True)
 class _Cells:
-    """One array as it came, with all that an error about it must say."""
+    """One array as it came, with all that an error about it must say.
+
+    numbers: what to call its rows; 1, 2, … without.
+    """
 
     array: AnyArray
     column: str
     expected: str
     source: str
+    numbers: AnyArray | None = None
 
     def refuse(self, bad: AnyArray, why: str, hint: str) -> errors.DataError:
         """The error that names the first True of `bad` (of the array's shape) and counts the others."""
         position: tuple[int, ...] = cast(tuple[int, ...], tuple(cast(Any, np.argwhere(bad)).tolist()[0]))
-        row, inside = position[0] + 1, f", element {list(position[1:])}" if len(position) > 1 else ""
+        row = position[0] + 1 if self.numbers is None else int(self.numbers[position[0]])
+        inside = f", element {list(position[1:])}" if len(position) > 1 else ""
         shown = repr(cast(object, self.array.item(position)))[:60]
         others = int(bad.sum()) - 1
         rest = f" {others} more cell{'s' if others > 1 else ''} in this column have the same problem." if others else ""
@@ -83,26 +88,35 @@ def check_lengths(arrays: Mapping[str, AnyArray], source: str, *, least: int = 1
 
 
 def check_feature(
-    feature: FeatureFields, arrays: Mapping[str, AnyArray], source: str, *, read: bool = False
+    feature: FeatureFields,
+    arrays: Mapping[str, AnyArray],
+    source: str,
+    *,
+    read: bool = False,
+    numbers: AnyArray | None = None,
 ) -> AnyArray:
     """The feature as `[N, *shape]` in its dtype, from one array of that shape or from one `[N]` array per column; one
     of text from one `[N]` array, from the bytes themselves, or from places in the vocabulary.
 
     read: whether the array is known to hold what this function returned. Else whole numbers are taken for places where
     no text of the vocabulary is a number.
+    numbers: what to call the rows in messages; 1, 2, … without.
     """
     if feature.encoding is not None or feature.vocabulary is not None:
         ((column, array),) = arrays.items()
-        return _from_text(feature, _Cells(array, column, "text", source), read=read)
-    return _shaped(feature, arrays, source)
+        return _from_text(feature, _Cells(array, column, "text", source, numbers), read=read)
+    return _shaped(feature, arrays, source, numbers)
 
 
-def _shaped(field: FeatureFields | LabelFields, arrays: Mapping[str, AnyArray], source: str) -> AnyArray:
+def _shaped(
+    field: FeatureFields | LabelFields, arrays: Mapping[str, AnyArray], source: str, numbers: AnyArray | None
+) -> AnyArray:
     """The numbers of a feature or a label as `[N, *shape]`."""
     expected = _expected(field.dtype, field.low, field.high)
     columns = tuple(arrays)
     if columns == (field.name,) and not (field.columns == columns and arrays[field.name].ndim == 1):
-        cells = _Cells(arrays[field.name], field.name, f"{expected} of shape {list(field.shape)}", source)
+        wanted = f"{expected} of shape {list(field.shape)}"
+        cells = _Cells(arrays[field.name], field.name, wanted, source, numbers)
         shape = cells.array.shape[1:]
         if shape != field.shape:
             raise cells.refuse_whole(
@@ -111,7 +125,7 @@ def _shaped(field: FeatureFields | LabelFields, arrays: Mapping[str, AnyArray], 
         return np.ascontiguousarray(_values(cells, field.dtype, field.low, field.high))
     parts: list[AnyArray] = []
     for column, array in arrays.items():
-        cells = _require_flat(_Cells(array, column, expected, source))
+        cells = _require_flat(_Cells(array, column, expected, source, numbers))
         parts.append(_values(cells, field.dtype, field.low, field.high))
     return np.ascontiguousarray(np.stack(parts, axis=1).reshape((len(parts[0]), *field.shape)))
 
@@ -154,15 +168,18 @@ def with_classes(rows: Mapping[str, AnyArray], label: LabelFields) -> dict[str, 
 
     rows: checked, with -1 for any other label.
     """
-    if label.others != "dropped":
-        return dict(rows)
-    kept = rows[label.name] >= 0
-    return dict(rows) if kept.all() else {name: array[kept] for name, array in rows.items()}
+    kept = has_class(rows, label)
+    return dict(rows) if kept is None or kept.all() else {name: array[kept] for name, array in rows.items()}
 
 
-def check_left(rows: Mapping[str, AnyArray], label: LabelFields, source: str) -> None:
+def has_class(rows: Mapping[str, AnyArray], label: LabelFields) -> AnyArray | None:
+    """Which rows, checked, have one of the classes; None where all others were refused."""
+    return rows[label.name] >= 0 if label.others == "dropped" else None
+
+
+def check_left(count: int, label: LabelFields, source: str) -> None:
     """Raise DataError (``data_empty``) where no row is left, since none has one of the label's classes."""
-    if not len(rows[label.name]):
+    if not count:
         shown = ", ".join(repr(raw) for raw in (label.classes or ())[:10])
         raise errors.DataError(
             f"{source}: no row has one of the classes {shown} as its {label.name!r}.",
@@ -172,19 +189,26 @@ def check_left(rows: Mapping[str, AnyArray], label: LabelFields, source: str) ->
         )
 
 
-def check_label(label: LabelFields, arrays: Mapping[str, AnyArray], source: str, *, read: bool = False) -> AnyArray:
+def check_label(
+    label: LabelFields,
+    arrays: Mapping[str, AnyArray],
+    source: str,
+    *,
+    read: bool = False,
+    numbers: AnyArray | None = None,
+) -> AnyArray:
     """The label as `[N, *shape]` in its dtype: class indices where the schema has classes (-1 for others that are to be
     dropped). `[N, 1]` is taken for `[N]`.
 
-    read: as in `check_feature`.
+    read, numbers: as in `check_feature`.
     """
     if label.shape:
-        return _shaped(label, arrays, source)
+        return _shaped(label, arrays, source, numbers)
     ((column, array),) = arrays.items()
     flat = array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array
     if label.classes is not None:
         shown = ", ".join(repr(raw) for raw in label.classes[:10]) + (" …" if len(label.classes) > 10 else "")
-        cells = _require_flat(_Cells(flat, column, f"one of {shown}", source))
+        cells = _require_flat(_Cells(flat, column, f"one of {shown}", source, numbers))
         if read:
             return _places(cells, len(label.classes) - 1, "is no class")
         if _are_places(cells, label.classes):
@@ -195,7 +219,8 @@ def check_label(label: LabelFields, arrays: Mapping[str, AnyArray], source: str,
             hint = "Fix or drop such rows, or add the class to the schema."
             raise cells.refuse(unknown, "is not a class", hint)
         return indices
-    cells = _require_flat(_Cells(flat, column, _expected(label.dtype, label.low, label.high), source))
+    expected = _expected(label.dtype, label.low, label.high)
+    cells = _require_flat(_Cells(flat, column, expected, source, numbers))
     return np.ascontiguousarray(_values(cells, label.dtype, label.low, label.high))
 
 

@@ -212,23 +212,36 @@ class DataSchema:
         unequal length.
         """
         rows = self.fitting(arrays, source)
-        check_left(rows, self.label, source)
+        check_left(len(rows[self.label.name]), self.label, source)
         return rows
 
     def fitting(self, arrays: Mapping[str, npt.NDArray[Any]], source: str) -> CheckedRows:
         """As `check`, but there may be no row left of those that the label's classes choose."""
         if isinstance(arrays, CheckedRows) and arrays.schema == self.digest and frozenset(arrays) == self._names:
             return self._checked_again(arrays, source)
+        result = self.cells(arrays, source)
+        if self.label.constant is not None:
+            return CheckedRows(result, self.digest)
+        read = max(len(result[self.label.name]), arrays.read if isinstance(arrays, CheckedRows) else 0)
+        return CheckedRows(with_classes(result, self.label), self.digest, read=read)
+
+    def cells(
+        self, arrays: Mapping[str, npt.NDArray[Any]], source: str, numbers: npt.NDArray[np.int64] | None = None
+    ) -> dict[str, npt.NDArray[Any]]:
+        """Every row as `fitting` reads it, also those whose label is none of the classes, with -1 for it.
+
+        numbers: what messages call the rows; 1, 2, … without.
+        Raises errors.DataError as `check` does.
+        """
         given = self._assign(arrays, source)
         check_lengths({name: array for group in given.values() for name, array in group.items()}, source)
-        result = {feature.name: check_feature(feature, given[feature.name], source) for feature in self.features}
+        result = {each.name: check_feature(each, given[each.name], source, numbers=numbers) for each in self.features}
         if self.label.constant is not None:
             rows = len(result[self.features[0].name])
             result[self.label.name] = np.full(rows, self.label.constant, self.label.dtype)
-            return CheckedRows(result, self.digest)
-        result[self.label.name] = check_label(self.label, given[self.label.name], source)
-        read = max(len(result[self.label.name]), arrays.read if isinstance(arrays, CheckedRows) else 0)
-        return CheckedRows(with_classes(result, self.label), self.digest, read=read)
+        else:
+            result[self.label.name] = check_label(self.label, given[self.label.name], source, numbers=numbers)
+        return result
 
     @cached_property
     def _names(self) -> frozenset[str]:

@@ -4,7 +4,7 @@ from functools import partial
 
 from coterie.aggregation import engine
 from coterie.aggregation.evaluate import predictions, with_whole
-from coterie.client_sdk.device.trainers.base import LocalWork, Trainer
+from coterie.client_sdk.device.trainers.base import LocalWork, Trainer, require_arrays
 from coterie.errors import InputError
 from coterie.simulation.work import DIVERGED
 
@@ -14,11 +14,11 @@ def evaluated(trainer: Trainer, work: LocalWork, metrics: tuple[str, ...]) -> en
 
     metrics: those of all rows together.
     """
-    manifest = work.plan.manifest
+    manifest, rows = work.plan.manifest, require_arrays(work.rows, "An evaluation of all rows together")
     try:
         sums = trainer.evaluate(work)
-        predict = partial(predictions, work.plan.graphs, manifest, work.weights, work.rows, frozen=work.frozen)
-        return engine.Evaluated(with_whole(sums, metrics, predict, work.rows[manifest.schema.label.name]).sums)
+        predict = partial(predictions, work.plan.graphs, manifest, work.weights, rows, frozen=work.frozen)
+        return engine.Evaluated(with_whole(sums, metrics, predict, rows[manifest.schema.label.name]).sums)
     except InputError as error:
         if error.reason != DIVERGED:
             raise

@@ -1,12 +1,13 @@
 """Membership inference on a finished simulation: are the rows that it was trained on told from those held out?"""
 
 from collections.abc import Sequence
-
-import numpy as np
+from itertools import islice
 
 from coterie.aggregation.experiment import Experiment
 from coterie.client_sdk.device.trainers.base import LocalTask, LocalWork, Rows, Trainer
 from coterie.client_sdk.rows.loading import DataSource
+from coterie.compute.data.batches import WEIGHT
+from coterie.compute.data.supply import row_count, supply_of
 from coterie.errors import ExperimentError
 from coterie.privacy.audit.membership import MembershipInference, membership
 from coterie.simulation.engines.naming import PLAN_TRAINER, resolve_trainer
@@ -53,10 +54,11 @@ def infer_members(
 def _losses(judge: Trainer, result: Simulation, experiment: Experiment, rows: Rows, count: int) -> list[float]:
     """The loss of each of the first rows by itself."""
     task = LocalTask(experiment=experiment.name, round=1, seed=experiment.seed)
-    there = len(next(iter(rows.values())))
     found: list[float] = []
-    for at in range(min(count, there)):
-        one = {name: np.ascontiguousarray(values[at : at + 1]) for name, values in rows.items()}
+    if not row_count(rows):
+        return found
+    for batch in islice(supply_of(rows, 1).once(), count):
+        one = {name: values for name, values in batch.items() if name != WEIGHT}
         work = LocalWork(plan=result.plan, task=task, weights=result.weights, frozen=result.frozen, rows=one)
         found.append(judge.evaluate(work).means()["loss"])
     return found

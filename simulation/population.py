@@ -14,9 +14,11 @@ from numpy.typing import NDArray
 from coterie.aggregation.eligibility import ClientHistory, Holdings, candidate, eligible
 from coterie.aggregation.selection import Candidate
 from coterie.client_sdk.device.holdout import split
-from coterie.client_sdk.rows.loading import DataSource, check_source, load_data
+from coterie.client_sdk.rows.loading import DataSource, check_source, load_rows
+from coterie.compute.data.supply import AnyRows, bytes_of, column_of, row_count
 from coterie.errors import ConfigurationError, ExperimentError
 from coterie.protocol.arrays import ArraysByName, FloatArrays
+from coterie.protocol.device import TaskKind
 from coterie.protocol.frames import is_frame
 from coterie.protocol.privacy import Privacy
 from coterie.protocol.rounds import RoundPolicy
@@ -73,25 +75,25 @@ class VirtualClients(Sequence[DataSource]):
 
 @dataclass(frozen=True)
 class Shard:
-    """A client's rows: those it trains on and those it holds out."""
+    """A client's rows: those it trains on and those it holds out; of a data set no more is in memory than a batch."""
 
-    train: ArraysByName
-    held_out: ArraysByName
+    train: AnyRows
+    held_out: AnyRows
 
     @property
     def can_evaluate(self) -> bool:
         """Whether any row is held out."""
-        return len(next(iter(self.held_out.values()))) > 0
+        return row_count(self.held_out) > 0
 
     @property
     def examples(self) -> int:
         """How many rows it trains on."""
-        return len(next(iter(self.train.values())))
+        return row_count(self.train)
 
     @property
     def size(self) -> int:
-        """Bytes."""
-        return sum(array.nbytes for array in (*self.train.values(), *self.held_out.values()))
+        """Bytes in memory."""
+        return bytes_of(self.train) + bytes_of(self.held_out)
 
 
 @dataclass(frozen=True)
@@ -117,6 +119,11 @@ class Client:
     state: FloatArrays
     shard: Callable[[], Shard]
     source: str | None = None
+
+    def rows(self, kind: TaskKind) -> AnyRows:
+        """The rows that a job of this kind is about."""
+        shard = self.shard()
+        return shard.train if kind == "train" else shard.held_out
 
 
 @dataclass(frozen=True)
@@ -220,7 +227,7 @@ class Population:
         if number not in self._facts:
             shard = self.shard(number)
             label = self._schema.label
-            classes: list[int] = np.unique(shard.train[label.name]).tolist() if label.is_class else []
+            classes: list[int] = np.unique(column_of(shard.train, label.name)).tolist() if label.is_class else []
             self._facts[number] = Facts(shard.examples, frozenset(classes), shard.can_evaluate)
         return self._facts[number]
 
@@ -239,7 +246,7 @@ class Population:
                     self._bytes -= self._ready.popitem(last=False)[1].size
         return shard
 
-    def _load(self, number: int) -> ArraysByName:
+    def _load(self, number: int) -> AnyRows:
         """Arrays, whose errors name the client; anything else as a device reads it, whose errors name the file, if
         there is one, and get a note of whose it is.
         """
@@ -247,7 +254,7 @@ class Population:
             source = self._sources[number]
             if not isinstance(source, Mapping):
                 check_source(source, f"client {number}: its rows")
-                return load_data(source, self._schema)
+                return load_rows(source, self._schema)
         except Exception as error:
             error.add_note(f"Raised while the rows of virtual client {number} were read.")
             raise

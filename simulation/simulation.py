@@ -170,7 +170,7 @@ def simulate_full(
     """Run an experiment over virtual clients.
 
     clients: each client's rows: arrays by feature and label name, or whatever else a device takes as its data (a file,
-        a folder, a function, a data set; see `load_data`); `VirtualClients` makes them when they are chosen.
+        a folder, a function, a data set; see `load_rows`); `VirtualClients` makes them when they are chosen.
     engine: where clients work: ``threads`` or ``processes`` (see docs/simulation.md).
     workers: clients that work at once, each on one thread of its own; the result does not depend on it.
     trainer: needed for an ``ExternalModel``; a value, or its name ``module:attribute``, which engines with processes

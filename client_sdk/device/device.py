@@ -30,7 +30,7 @@ class Device:
 
     url: of the coordinator.
     data: a folder, a CSV or NPZ file, ``"module:function"``, a function, arrays, or a source or data set of
-        ``coterie.compute.data`` (`load_data`).
+        ``coterie.compute.data`` (`load_rows`).
     folder: what the device remembers; one process at a time.
     token: needed the first time.
     trainer: None runs the plan's graphs.

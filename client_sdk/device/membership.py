@@ -1,13 +1,11 @@
 """Joining a population: learn its schema, check the data against it, enrol once, pin the keys."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from coterie.client_sdk.device.endorsement import stored_endorsement
 from coterie.client_sdk.device.faults import DeviceFaults
@@ -15,7 +13,8 @@ from coterie.client_sdk.device.history import StoredMembership
 from coterie.client_sdk.device.policy import DevicePolicy
 from coterie.client_sdk.device.store import DeviceStore
 from coterie.client_sdk.http import Link
-from coterie.client_sdk.rows.loading import DataSource, load_data, load_fitting
+from coterie.client_sdk.rows.loading import DataSource, load_fitting_rows, load_rows
+from coterie.compute.data.supply import AnyRows, column_of, row_count
 from coterie.compute.runtime.yardstick import yardstick_us
 from coterie.errors import ConfigurationError, RemoteError
 from coterie.protocol.canonical import canonical_json, parse_json
@@ -46,7 +45,7 @@ EDGE_TOKEN: Final = "coterie_edge_"
 class Membership:
     """A device that has joined.
 
-    rows: its checked data, which stays here.
+    rows: its checked data, which stays here; of a data set only what a batch needs is in memory.
     source: where it comes from.
     endorsement: of its identity, if it has one.
     nonce: of the first signed request after enrolling.
@@ -58,20 +57,18 @@ class Membership:
     coordinator_key: str
     signers: frozenset[str]
     schema: DataSchema
-    rows: Mapping[str, NDArray[Any]]
+    rows: AnyRows
     source: DataSource
     nonce: str | None = None
     endorsement: Endorsement | None = None
-    finer: dict[str, Mapping[str, NDArray[Any]]] = field(
-        default_factory=dict[str, Mapping[str, NDArray[Any]]], repr=False, compare=False
-    )
+    finer: dict[str, AnyRows] = field(default_factory=dict[str, AnyRows], repr=False, compare=False)
 
     @property
     def examples(self) -> int:
         """Number of rows."""
-        return len(next(iter(self.rows.values())))
+        return row_count(self.rows)
 
-    def read(self, schema: DataSchema) -> Mapping[str, NDArray[Any]]:
+    def read(self, schema: DataSchema) -> AnyRows:
         """The rows as a plan's schema reads them, which is the population's or a finer one; of that there may be none.
         The last finer reading is kept in memory, so that the rounds of an experiment read the source once. Raises
         DataError.
@@ -79,7 +76,7 @@ class Membership:
         if schema.digest == self.schema.digest:
             return self.rows
         if schema.digest not in self.finer:
-            read = load_fitting(self.source, schema)
+            read = load_fitting_rows(self.source, schema)
             self.finer.clear()
             self.finer[schema.digest] = read
         return self.finer[schema.digest]
@@ -126,7 +123,7 @@ async def join(
         stored = replace(stored, signers=stored.signers or info.signers, url=link.url)
         store.join(stored)
     schema = DataSchema.from_json(parse_json(stored.schema.encode()))
-    return replace(_membership(stored, schema, load_data(data, schema), data, None), endorsement=endorsement)
+    return replace(_membership(stored, schema, load_rows(data, schema), data, None), endorsement=endorsement)
 
 
 async def first_signers(link: Link, store: DeviceStore, membership: Membership, token: str | None) -> Membership:
@@ -163,7 +160,7 @@ async def _enrol(
             hint="Install a version of coterie that is closer to the coordinator's.",
             code="protocol_version",
         )
-    rows = load_data(data, info.data_schema)
+    rows = load_rows(data, info.data_schema)
     request = EnrolRequest(
         public_key=store.key.public,
         schema_digest=info.schema_digest,
@@ -201,7 +198,7 @@ async def _population(link: Link, token: str | None, *, expected: bool = False) 
 def _membership(
     stored: StoredMembership,
     schema: DataSchema,
-    rows: Mapping[str, NDArray[Any]],
+    rows: AnyRows,
     source: DataSource,
     nonce: str | None,
 ) -> Membership:
@@ -241,7 +238,7 @@ def _bearer(token: str) -> dict[str, str]:
 def data_report(membership: Membership) -> DataReport:
     """What check-ins say of the data when the device's policy lets them: rows, and up to 1000 classes of labels."""
     label = membership.schema.label
-    found = np.unique(membership.rows[label.name]) if label.is_class else np.empty(0, np.int32)
+    found = np.unique(column_of(membership.rows, label.name)) if label.is_class else np.empty(0, np.int32)
     return DataReport(examples=membership.examples, labels=tuple(found[:1000].tolist()))
 
 

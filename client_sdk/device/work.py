@@ -26,8 +26,9 @@ from coterie.client_sdk.device.policy import DevicePolicy
 from coterie.client_sdk.device.promise import check_own_noise, check_steps
 from coterie.client_sdk.device.quiet import as_coterie_error, hides, promised, train_quietly, under_masks
 from coterie.client_sdk.device.spending import PrivacyLedger, Release
-from coterie.client_sdk.device.trainers.base import LocalTask, LocalWork, Trainer, TrainOptions
+from coterie.client_sdk.device.trainers.base import LocalTask, LocalWork, Trainer, TrainOptions, require_arrays
 from coterie.client_sdk.rows.loading import blank_rows
+from coterie.compute.data.supply import row_count
 from coterie.errors import CoterieError, PlanRefused, PolicyRefused, UpdateRefused
 from coterie.privacy.dp.noise.source import NoiseSource
 from coterie.privacy.secagg.encoding import describe
@@ -93,6 +94,8 @@ async def prepare(
     check_client_state(task, plan.manifest)
     check_steps(task, plan.manifest)
     check_own_noise(task, plan.manifest)
+    if plan.manifest.training.private is not None and task.kind == "train":
+        require_arrays(membership.rows, "Example-level privacy, which draws single rows,")
     policy.check_upload(most_sent(task, plan.manifest), task)
     release = Release.of(
         task,
@@ -179,7 +182,7 @@ def _do_work(
     unread: CoterieError | None = None
     try:
         read = membership.read(plan.manifest.schema)
-        check_left(read, plan.manifest.schema.label, "The rows of this device")
+        check_left(row_count(read), plan.manifest.schema.label, "The rows of this device")
     except Exception as error:  # a function of the owner's that makes rows may raise anything
         if not under_masks(task) and (task.kind != "train" or not promised(task)):
             raise
@@ -224,7 +227,7 @@ def _do_work(
         sections, steps, kept, slices = result.sections, result.steps, result.client_state, result.slices
         means = result.metrics(plan).means()
     else:
-        if unread is None and not len(next(iter(held_out.values()))):
+        if unread is None and not row_count(held_out):
             raise PolicyRefused(
                 "This device holds out no rows, so it has nothing to evaluate on.", code="no_held_out_rows"
             )

@@ -17,9 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.client_sdk.rows.allowed import require_allowed
-from coterie.client_sdk.rows.pipeline import RowPipeline, rows_of
+from coterie.client_sdk.rows.pipeline import RowPipeline, rows_of, stream_of
+from coterie.compute.data.dataset import Dataset
 from coterie.compute.data.sources.csv.source import CsvSource
 from coterie.compute.data.sources.npz import DAMAGE, opened_npz, unreadable
+from coterie.compute.data.streamed_rows import StreamedRows
+from coterie.compute.data.supply import row_count
 from coterie.errors import DataError
 from coterie.protocol.arrays import ArraysByName
 from coterie.protocol.checked_rows import CheckedRows
@@ -27,7 +30,9 @@ from coterie.protocol.frames import Frame, as_columns, columns_of, is_frame
 from coterie.protocol.rows import check_left
 from coterie.protocol.schema import DataSchema
 
-DataSource = str | Path | ArraysByName | Frame | RowPipeline | Callable[[DataSchema], ArraysByName | Frame]
+Given = ArraysByName | Frame | RowPipeline
+"""Rows as they are, in memory or to be made."""
+DataSource = str | Path | Given | Callable[[DataSchema], Given]
 
 
 def load_data(source: DataSource, schema: DataSchema, *, allowed: Collection[str] | None = None) -> CheckedRows:
@@ -40,7 +45,7 @@ def load_data(source: DataSource, schema: DataSchema, *, allowed: Collection[str
     - a folder with one ``<name>.npy`` per feature and label, or else with such files, joined row after row in the order
       of their names;
     - ``"module:function"``, called with the schema if it takes an argument, found as ``import`` finds it or in the
-      working folder;
+      working folder, or the name of what such a function returns;
     - the function itself; a mapping of arrays; a pandas DataFrame, whose index is left out; or a source or a data set
       of ``coterie.compute.data``, whose first pass is taken.
 
@@ -49,16 +54,38 @@ def load_data(source: DataSource, schema: DataSchema, *, allowed: Collection[str
     Raises DataError, PlanRefused (``plan_columns``).
     """
     rows = load_fitting(source, schema, allowed=allowed)
-    check_left(rows, schema.label, _describe(cast(object, source)))
+    check_left(len(rows[schema.label.name]), schema.label, _describe(cast(object, source)))
     return rows
+
+
+def load_rows(source: DataSource, schema: DataSchema) -> CheckedRows | StreamedRows:
+    """As `load_data`, but a data set of ``coterie.compute.data`` stays one: gone over once to check it, and made anew
+    for every batch.
+    """
+    rows = load_fitting_rows(source, schema)
+    check_left(row_count(rows), schema.label, _describe(cast(object, source)))
+    return rows
+
+
+def load_fitting_rows(source: DataSource, schema: DataSchema) -> CheckedRows | StreamedRows:
+    """As `load_rows`, but there may be no row left of those that the label's classes choose."""
+    check_source(source, "The data")
+    given = _given(source, schema)
+    if isinstance(given, Dataset):
+        return stream_of(given, schema, _describe(source))
+    return _fitting(given, _describe(source), schema, None)
 
 
 def load_fitting(source: DataSource, schema: DataSchema, *, allowed: Collection[str] | None = None) -> CheckedRows:
     """As `load_data`, but there may be no row left of those that the label's classes choose."""
     check_source(source, "The data")
+    return _fitting(_given(source, schema), _describe(source), schema, allowed)
+
+
+def _fitting(given: Given | Path, told: str, schema: DataSchema, allowed: Collection[str] | None) -> CheckedRows:
     # Each file is checked on its own, so that an error names the file and its row.
     parts: list[CheckedRows] = []
-    for arrays, name in _arrays_of(source, schema):
+    for arrays, name in _arrays_of(given, told, schema):
         if allowed is not None:
             named = {*schema.array_names, *schema.sources}
             require_allowed((each for each in arrays if each in named), name, allowed)
@@ -69,19 +96,30 @@ def load_fitting(source: DataSource, schema: DataSchema, *, allowed: Collection[
     return CheckedRows(joined, schema.digest, read=sum(part.read for part in parts))
 
 
-def _arrays_of(source: DataSource, schema: DataSchema) -> Iterator[tuple[ArraysByName, str]]:
-    """All that is read of a source, file by file, each with what messages call it."""
-    if is_frame(source):
-        yield columns_of(source, _describe(source)), _describe(source)
-    elif isinstance(source, Mapping):
-        yield cast(ArraysByName, source), "the arrays given"
-    elif isinstance(source, RowPipeline):
-        yield rows_of(source, schema), _describe(source)
-    elif callable(source):
-        yield _call_source(source, schema), _describe(source)
-    elif isinstance(source, str) and _is_entry_point(source):
-        yield _call_source(_imported(source), schema), _describe(source)
-    elif (path := Path(cast("str | Path", source))).is_dir():
+def _given(source: DataSource, schema: DataSchema) -> Given | Path:
+    """What a function makes, or what a name stands for; a file or folder by its path; anything else as it is."""
+    if is_frame(source) or isinstance(source, Mapping | RowPipeline):
+        return cast(Given, source)
+    if isinstance(source, str) and _is_entry_point(source):
+        found = _imported(source)
+        return found if isinstance(found, RowPipeline) else _call_source(found, schema)
+    if callable(source):
+        return _call_source(source, schema)
+    return Path(cast("str | Path", source))
+
+
+def _arrays_of(given: Given | Path, told: str, schema: DataSchema) -> Iterator[tuple[ArraysByName, str]]:
+    """All that is read, file by file, each with what messages call it.
+
+    told: what messages call what is no file.
+    """
+    if is_frame(given):
+        yield columns_of(given, told), told
+    elif isinstance(given, Mapping):
+        yield given, told
+    elif isinstance(given, RowPipeline):
+        yield rows_of(given, schema), told
+    elif (path := cast(Path, given)).is_dir():
         yield from _folder(path, schema)
     else:
         yield _file(path, schema), path.name
@@ -115,7 +153,7 @@ def _describe(source: object) -> str:
     if isinstance(source, RowPipeline):
         return "the pipeline given"
     if callable(source):
-        return _describe_function(cast(Callable[..., ArraysByName | Frame], source))
+        return _describe_function(cast(Callable[..., Given], source))
     return str(source) if _is_entry_point(str(source)) else Path(str(source)).name
 
 
@@ -138,7 +176,7 @@ def _is_entry_point(source: str) -> bool:
     return bool(colon) and all(part.isidentifier() for part in module.split(".")) and function.isidentifier()
 
 
-def _imported(source: str) -> Callable[[DataSchema], ArraysByName | Frame]:
+def _imported(source: str) -> Callable[[DataSchema], Given] | RowPipeline:
     module, _, function = source.partition(":")
     # A script's own folder is on the path, that of an installed command is not; its user expects the working folder
     # there.
@@ -155,18 +193,23 @@ def _imported(source: str) -> Callable[[DataSchema], ArraysByName | Frame]:
         ) from error
     finally:
         sys.path.remove(os.getcwd())
+    if isinstance(found, RowPipeline):
+        return found
     if not callable(found):
         raise DataError(f"{source}: the module has no function {function!r}.", code="data_missing")
-    return cast(Callable[[DataSchema], ArraysByName | Frame], found)
+    return cast(Callable[[DataSchema], Given], found)
 
 
-def _call_source(function: Callable[..., ArraysByName | Frame], schema: DataSchema) -> ArraysByName:
+def _call_source(function: Callable[..., Given], schema: DataSchema) -> ArraysByName | RowPipeline:
     takes_schema = any(
         parameter.default is parameter.empty
         and parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
         for parameter in inspect.signature(function).parameters.values()
     )
-    arrays = cast(object, as_columns(function(schema) if takes_schema else function(), _describe_function(function)))
+    made = function(schema) if takes_schema else function()
+    if isinstance(made, RowPipeline):
+        return made
+    arrays = cast(object, as_columns(made, _describe_function(function)))
     if not isinstance(arrays, Mapping):
         raise DataError(
             f"{_describe_function(function)} returned {type(arrays).__name__}, not arrays by name.",
@@ -176,7 +219,7 @@ def _call_source(function: Callable[..., ArraysByName | Frame], schema: DataSche
     return {str(name): np.asarray(value) for name, value in cast(Mapping[object, Any], arrays).items()}
 
 
-def _describe_function(function: Callable[..., ArraysByName | Frame]) -> str:
+def _describe_function(function: Callable[..., Given]) -> str:
     return f"function {getattr(function, '__qualname__', repr(function))}"
 
 

@@ -1,6 +1,6 @@
-"""A source or a pipeline of ``compute.data`` as a device's data: its first pass, as arrays that a schema checks."""
+"""A source or a pipeline of ``compute.data`` as a device's data: rows that a schema checks, at once or as they come."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -8,7 +8,9 @@ from numpy.typing import NDArray
 
 from coterie.compute.data.dataset import Dataset
 from coterie.compute.data.source import Source
+from coterie.compute.data.streamed_rows import StreamedRows
 from coterie.errors import DataError
+from coterie.protocol.rows import has_class
 from coterie.protocol.schema import DataSchema
 
 RowPipeline = Source | Dataset
@@ -19,7 +21,29 @@ def rows_of(pipeline: RowPipeline, schema: DataSchema) -> dict[str, NDArray[Any]
 
     Raises DataError for rows whose values of a column differ in shape, ArgumentValueError for a pipeline without end.
     """
-    dataset = Dataset.of(pipeline)
+    return _arrays(_selected(Dataset.of(pipeline), schema).arrays())
+
+
+def stream_of(dataset: Dataset, schema: DataSchema, source: str) -> StreamedRows:
+    """The same rows, of which a batch is in memory at a time: made anew for each batch, and checked each time. Labels
+    that are classes stay in memory.
+
+    source: where they come from, for messages.
+    Raises DataError for the first rows that do not fit, ArgumentValueError for a pipeline without end.
+    """
+
+    def check(columns: Mapping[str, Any], numbers: NDArray[Any]) -> tuple[dict[str, NDArray[Any]], NDArray[Any] | None]:
+        rows = schema.cells(_arrays(columns), source, numbers)
+        return rows, has_class(rows, schema.label)
+
+    rows = StreamedRows.of(_selected(dataset, schema), check, (schema.label.name,) if schema.label.is_class else ())
+    if not rows.read:
+        raise DataError(f"{source}: there are no rows.", hint="Add at least one example.", code="data_empty")
+    return rows
+
+
+def _selected(dataset: Dataset, schema: DataSchema) -> Dataset:
+    """The columns that the schema names."""
     named = {*schema.array_names, *schema.sources}
     wanted = [name for name in dataset.columns if name in named]
     if not wanted:
@@ -28,7 +52,11 @@ def rows_of(pipeline: RowPipeline, schema: DataSchema) -> dict[str, NDArray[Any]
             hint=f"The schema reads {', '.join(schema.sources[:20])}; rename columns with rename(old='new').",
             code="data_missing",
         )
-    return {name: _array(name, values) for name, values in dataset.select(*wanted).arrays().items()}
+    return dataset.select(*wanted)
+
+
+def _arrays(columns: Mapping[str, Sequence[Any] | NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    return {name: _array(name, values) for name, values in columns.items()}
 
 
 def _array(name: str, values: Sequence[Any] | NDArray[Any]) -> NDArray[Any]:

@@ -23,6 +23,7 @@ from coterie.compute.data.source import Column, Row, Source
 from coterie.compute.data.stage import Address, Job, Memory, Stage
 from coterie.compute.data.transform import Operation, as_transform
 from coterie.compute.ir import NDArray
+from coterie.compute.source import user_source
 from coterie.errors import ArgumentTypeError, ArgumentValueError, DataError
 
 Columns = str | Sequence[str]
@@ -251,7 +252,9 @@ class Dataset:
         if not operations:
             raise ArgumentValueError(f"{where}: there is no operation.")
         transforms = tuple(as_transform(where, operation) for operation in operations)
-        return Dataset(Step(self.stage, transforms, inputs, outputs, seed, decides=where == "filter"))
+        return Dataset(
+            Step(self.stage, transforms, inputs, outputs, seed, decides=where == "filter", written=user_source())
+        )
 
     def _require_end(self, where: str) -> int:
         if self.stage.length is None:

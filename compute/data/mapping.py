@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, cast
 
 import numpy as np
@@ -22,7 +22,7 @@ class Step(Stage):
 
     inputs: the columns whose values the operations take, or None for the whole row. outputs: the columns that the
     result becomes (of several, a sequence of values); None for a row that replaces the old one. seed: of the random
-    numbers.
+    numbers. written: the line of the user's code that made the step, for messages.
     """
 
     below: Stage
@@ -31,6 +31,7 @@ class Step(Stage):
     outputs: tuple[str, ...] | None
     seed: int
     decides: bool = False
+    written: str = ""
 
     @property
     def length(self) -> int | None:
@@ -68,7 +69,8 @@ class Step(Stage):
     def _worked(self, row: Row, place: int, depth: int, located: Located, job: Job) -> Any:
         address = located.address
         epoch, position = int(address.passes[place]), int(address.positions[place])
-        context = Context(RandomStream(self.seed, depth, epoch, position), epoch, job.signals)
+        stream = RandomStream(self.seed + job.salt, depth, epoch, position)
+        context = Context(stream, epoch + job.epoch, job.signals)
         operation = self.operations[0]
         try:
             value = self._taken(row)
@@ -113,18 +115,30 @@ class Step(Stage):
         path = row.get("path")
         file = f" ({path})" if isinstance(path, str) else ""
         said = error.message if isinstance(error, CoterieError) else f"{type(error).__name__}: {error}"
-        return DataError(
+        failed = DataError(
             f"{operation} failed at row {where + 1}{file}: {said}",
             hint=error.hint if isinstance(error, CoterieError) else None,
             code=error.reason if isinstance(error, CoterieError) else "data_step",
             row=where + 1,
         )
+        failed.add_note(f"The step is written at {self.written}.")
+        return failed
 
     def describe(self) -> str:
         what = "filter" if self.decides else "map"
         names = ", ".join([*map(str, self.operations), *(self.inputs or ()), f"seed={self.seed}"])
         to = f" as {', '.join(self.outputs)}" if self.outputs and self.outputs != self.inputs else ""
         return f"{self.below.describe()} → {what}({names}){to}"
+
+
+def written(stage: Stage) -> list[str]:
+    """The lines of the user's code that made the steps of a pipeline, those of its sources first."""
+    found: list[str] = []
+    for field in fields(cast(Any, stage)):
+        value: object = getattr(stage, field.name)
+        for part in cast("tuple[object, ...]", value) if isinstance(value, tuple) else (value,):
+            found += written(part) if isinstance(part, Stage) else ()
+    return [*found, stage.written] if isinstance(stage, Step) else found
 
 
 def _origin(located: Located, place: int) -> int:

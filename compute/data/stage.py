@@ -77,10 +77,14 @@ class Spent:
 
 @dataclass(slots=True)
 class Job:
-    """What accompanies rows that are made. signals: the values of sync points. spent: time, by kind of work."""
+    """What accompanies rows that are made. signals: the values of sync points. spent: time, by kind of work. epoch:
+    added to the pass that operations read. salt: added to the seeds of their random numbers.
+    """
 
     signals: Mapping[str, Any] = field(default_factory=dict[str, Any])
     spent: dict[Kind, Spent] = field(default_factory=lambda: {"load": Spent(), "map": Spent()})
+    epoch: int = 0
+    salt: int = 0
 
     @contextmanager
     def timed(self, kind: Kind) -> Generator[None]:

@@ -10,6 +10,7 @@ from typing import Any, cast
 import numpy as np
 
 from coterie.compute.data.batches import WEIGHT
+from coterie.compute.data.supply import Arrays, Batch, Place, PlacedSupply
 from coterie.compute.ir import Graph, NDArray
 from coterie.compute.nn.foreign import as_module, require_logits
 from coterie.compute.nn.module import Module, Role
@@ -28,13 +29,13 @@ from coterie.compute.step.precision import Precision
 from coterie.compute.step.step import first_state, optimizer_for
 from coterie.compute.trace import TensorSpec
 from coterie.compute.training.checkpoints import Fact, read_checkpoint, write_checkpoint
-from coterie.compute.training.checks import check_arguments, check_callable, check_initial
+from coterie.compute.training.checks import check_arguments, check_callable, check_initial, check_labels
 from coterie.compute.training.diverged import check_losses
 from coterie.compute.training.feeding import Feeder, rows_of
 from coterie.compute.training.graphs import NEXT, PerExample, Recipe, Specs
 from coterie.compute.training.loops import Loop, LoopOptions, loaded, made_loop, name_of
 from coterie.compute.training.sink import require_loops
-from coterie.compute.training.supply import Arrays, Batch, Data, Place, Supply, supply_of
+from coterie.compute.training.supply import Data, trainer_supply
 from coterie.errors import InputError
 
 _GROUPS: tuple[Role, ...] = ("shared", "frozen", "buffer")
@@ -243,14 +244,16 @@ class Trainer:
         told = {"steps": self.steps, "seed": self._seed, "batch_size": self._batch_size, **asdict(self._place)}
         return {"optimizer": self._optimizer.name, **told}
 
-    def _supply(self, data: Data, weights: NDArray | None) -> Supply:
-        supply = supply_of(data, self._label, self._batch_size, self._seed, weights)
+    def _supply(self, data: Data, weights: NDArray | None) -> PlacedSupply:
+        supply = trainer_supply(data, self._label, self._batch_size, self._seed, weights)
         sample = supply.sample
         key = _signature(sample)
         if key not in self._classes:
             self._classes[key] = self._recipe(sample).classes()
         classes = self._classes[key]
-        return supply if classes is None else supply.check_labels(self._label, classes)
+        if classes is None:
+            return supply
+        return supply.checked(lambda rows: check_labels(self._label, rows[self._label], classes))
 
     def _fell_back(self, fallback: Fallback) -> None:
         """Remember and say it; no graph is loaded for that provider again."""
@@ -276,7 +279,7 @@ class Trainer:
 
     # The graphs.
 
-    def _loop(self, supply: Supply) -> Loop:
+    def _loop(self, supply: PlacedSupply) -> Loop:
         sample = supply.sample
         key = _signature(sample)
         constants = {name: value for name, value in self._state.items() if name.startswith("frozen/")}
@@ -303,7 +306,7 @@ class Trainer:
         )
         return loop
 
-    def _shown(self, supply: Supply) -> list[dict[str, NDArray]]:
+    def _shown(self, supply: PlacedSupply) -> list[dict[str, NDArray]]:
         """The batches that a trunk is quantised by: the first ones in the data's own order."""
         if self._trunk is None or self._trunk.quantise is None:
             return []

@@ -10,7 +10,8 @@ from coterie import errors
 from coterie.aggregation.plan.manifest import Manifest
 from coterie.client_sdk.device.holdout import split
 from coterie.client_sdk.device.trainers.base import Rows
-from coterie.client_sdk.rows.loading import load_data
+from coterie.client_sdk.rows.loading import load_rows
+from coterie.compute.data.streamed_rows import StreamedRows
 from coterie.errors import CoterieError, RemoteError
 from coterie.protocol.arrays import ArraysByName, FloatArrays
 from coterie.simulation.assignment import Assignment
@@ -50,10 +51,20 @@ def perform(
         return error_answer(told), {}
 
 
-def rows_of(source: str, kind: str, manifest: Manifest) -> Rows:
-    """The rows that a job is about, from a source that the worker reads itself. Raises DataError."""
-    train, held_out = split(load_data(source, manifest.schema), manifest.training.holdout)
-    return train if kind == "train" else held_out
+class OwnRows:
+    """Rows that a worker reads itself. A data set is gone over once: what is kept of it is small."""
+
+    def __init__(self, manifest: Manifest) -> None:
+        self._manifest = manifest
+        self._streams: dict[str, StreamedRows] = {}
+
+    def of(self, source: str, kind: str) -> Rows:
+        """The rows that a job is about. Raises DataError."""
+        read = self._streams.get(source) or load_rows(source, self._manifest.schema)
+        if isinstance(read, StreamedRows):
+            self._streams[source] = read
+        train, held_out = split(read, self._manifest.training.holdout)
+        return train if kind == "train" else held_out
 
 
 def _pack(trained: Trained) -> tuple[JsonObject, ArraysByName]:

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TypeVar, cast
 
+from coterie.compute.data.streamed_rows import StreamedRows
 from coterie.errors import RemoteError
 from coterie.protocol.arrays import ArraysByName, FloatArrays
 from coterie.protocol.conversion import to_json
@@ -29,10 +30,10 @@ from coterie.protocol.device import TaskKind
 from coterie.simulation.assignment import Assignment
 from coterie.simulation.engines import shared
 from coterie.simulation.engines.engine import HELD, Setting
-from coterie.simulation.engines.job import JsonObject, measured_of, raise_reported, trained_of
-from coterie.simulation.engines.naming import required_name
+from coterie.simulation.engines.job import JsonObject, measured_of, perform, raise_reported, trained_of
+from coterie.simulation.engines.naming import required_name, resolve_trainer
 from coterie.simulation.population import CACHED, Client
-from coterie.simulation.work import ClientEvaluation, Trained
+from coterie.simulation.work import ClientEvaluation, Trained, Workplace
 
 Result = TypeVar("Result")
 
@@ -43,12 +44,15 @@ _PATIENCE_S = 10.0
 class Processes:
     """``workers`` processes. One that dies is replaced and its job done again, which gives the same bits.
 
+    A client whose rows are a data set of this process works here, in a thread: rows that are made for each batch are
+    no copy that could be sent.
     Raises ConfigurationError for a trainer that is a value of this process; RemoteError (``worker_lost``) when the same
     job ends two workers.
     """
 
     def __init__(self, setting: Setting) -> None:
         self._trainer = required_name(setting.trainer, setting.name)
+        self._here = Workplace(setting.plan, setting.frozen, resolve_trainer(self._trainer))
         self._folder = shared.make_folder()
         self._rows = _SharedRows(self._folder)
         self._weights: deque[str] = deque()
@@ -135,13 +139,19 @@ class Processes:
     def _job(self, kind: TaskKind, client: Client, weights: str, assignment: Assignment) -> tuple[JsonObject, str]:
         slot = self._slots.get()
         try:
+            rows = None if client.source else self._rows.share(client, kind)
+            if isinstance(rows, StreamedRows):
+                held = shared.read(self._folder / weights)
+                answer, tensors = perform(self._here, kind, client.number, rows, client.state, held, assignment)
+                shared.write(self._folder / slot, tensors)
+                return answer, slot
             state = f"state-{slot}" if client.state else None
             if state is not None:
                 shared.write(self._folder / state, client.state)
             job: JsonObject = {
                 "kind": kind,
                 "number": client.number,
-                "rows": None if client.source else self._rows.share(client, kind),
+                "rows": rows,
                 "source": client.source,
                 "state": state,
                 "weights": weights,
@@ -268,15 +278,18 @@ class _SharedRows:
         self._lock = threading.Lock()
         self._kept: OrderedDict[str, int] = OrderedDict()
 
-    def share(self, client: Client, kind: TaskKind) -> str:
-        """The file with a client's rows. It outlives the job that it is for: more than a worker's number are kept."""
+    def share(self, client: Client, kind: TaskKind) -> str | StreamedRows:
+        """The file with a client's rows, which outlives the job that it is for: more than a worker's number are kept.
+        Rows that are made for each batch as they are: nothing of them is shared.
+        """
         name = f"rows-{kind}-{client.number}"
         with self._lock:
             if name in self._kept:
                 self._kept.move_to_end(name)
                 return name
-        shard = client.shard()
-        rows = shard.train if kind == "train" else shard.held_out
+        rows = client.rows(kind)
+        if isinstance(rows, StreamedRows):
+            return rows
         shared.write(self._folder / name, rows)
         with self._lock:
             self._kept[name] = sum(array.nbytes for array in rows.values())

@@ -14,6 +14,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from coterie.client_sdk.device.trainers.base import require_arrays
 from coterie.errors import CoterieError, RemoteError
 from coterie.protocol.arrays import ArraysByName, FloatArrays
 from coterie.protocol.conversion import to_json
@@ -176,8 +177,8 @@ class RayCluster:
         rows: dict[str, NDArray[Any]] = {}
         source = client.source if self._cluster.here else None
         if source is None:
-            shard = client.shard()
-            rows = dict(shard.train if kind == "train" else shard.held_out)
+            what = f"The engine {self._name!r}, which sends rows to its workers,"
+            rows = dict(require_arrays(client.rows(kind), what))
         job = json.dumps({"kind": kind, "number": client.number, "source": source, "assignment": to_json(assignment)})
         return actor.handle.perform.remote(job, self._weights[1], encode_tensors(rows), encode_tensors(client.state))
 

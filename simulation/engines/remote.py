@@ -12,7 +12,7 @@ from coterie.errors import CoterieError
 from coterie.protocol.arrays import FloatArrays
 from coterie.protocol.tensors import decode_tensors, encode_tensors
 from coterie.simulation.assignment import Assignment
-from coterie.simulation.engines.job import error_answer, perform, rows_of
+from coterie.simulation.engines.job import OwnRows, error_answer, perform
 from coterie.simulation.engines.naming import resolve_trainer
 from coterie.simulation.work import Workplace
 
@@ -34,6 +34,7 @@ class Remote:
         except CoterieError as error:
             self._problem = error
         self._weights: tuple[str, FloatArrays] = ("", {})
+        self._own = OwnRows(plan.manifest)
 
     def ready(self) -> str:
         """Whether it can work, as JSON: empty, or the error (see `raise_reported`)."""
@@ -50,9 +51,7 @@ class Remote:
         if self._weights[0] != assignment.base:
             self._weights = (assignment.base, decode_tensors(weights.tobytes()))
         try:
-            own_rows = decode_tensors(rows) or rows_of(
-                request["source"], request["kind"], self._workplace.plan.manifest
-            )
+            own_rows = decode_tensors(rows) or self._own.of(request["source"], request["kind"])
         except CoterieError as error:
             return json.dumps(error_answer(error)), encode_tensors({})
         answer, tensors = perform(

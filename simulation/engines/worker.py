@@ -20,7 +20,7 @@ from coterie.errors import CoterieError
 from coterie.protocol.arrays import ArraysByName
 from coterie.simulation.assignment import Assignment
 from coterie.simulation.engines import shared
-from coterie.simulation.engines.job import JsonObject, error_answer, perform, rows_of
+from coterie.simulation.engines.job import JsonObject, OwnRows, error_answer, perform
 from coterie.simulation.engines.naming import resolve_trainer
 from coterie.simulation.work import Workplace
 
@@ -35,6 +35,7 @@ class Worker:
         self._folder = folder
         self._workplace = Workplace(plan, shared.read(frozen) if frozen.exists() else {}, resolve_trainer(trainer))
         self._weights: tuple[str, ArraysByName] = ("", {})
+        self._own = OwnRows(plan.manifest)
 
     def answer(self, job: JsonObject) -> JsonObject:
         """Do one job, leave its tensors where it says, and answer."""
@@ -57,7 +58,7 @@ class Worker:
         """Rows that the other side put into shared memory, or a source that this side reads itself."""
         if job["rows"]:
             return shared.read(self._folder / job["rows"])
-        return rows_of(job["source"], job["kind"], self._workplace.plan.manifest)
+        return self._own.of(job["source"], job["kind"])
 
 
 def main() -> None:

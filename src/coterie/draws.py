@@ -33,6 +33,15 @@ def batch_order(rows: int, seed: int, epoch: int) -> npt.NDArray[np.int64]:
     return (packed & low).astype(np.int64)
 
 
+def row_salt(seed: int, epoch: int) -> int:
+    """What an epoch of a training adds to the seeds of a pipeline whose rows are made for it, so that it augments them
+    anew: the first 64-bit word of the stream of ``("coterie-train-1", "rows", seed, epoch)``.
+
+    epoch: from 0.
+    """
+    return int(long_words(seed_of(LABEL, "rows", str(seed), str(epoch)), 0, 1)[0])
+
+
 def random_inputs(seed: int, step: int, count: int) -> npt.NDArray[np.float32]:
     """The numbers in [0, 1) that one step's random inputs take together, float32 [count]: numbers [step · count, (step
     + 1) · count) of the stream of ``("coterie-train-1", "random", seed)``, 24 bits of each 32-bit word.

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from coterie.aggregation.experiment import Experiment
 from coterie.client_sdk.device.trainers.base import LocalResult, LocalWork
 from coterie.client_sdk.device.trainers.plan import PlanTrainer
+from coterie.compute.data.supply import row_count
 from coterie.compute.nn.losses import softmax_cross_entropy
 from coterie.compute.nn.metrics import accuracy
 from coterie.compute.nn.zoo import mlp
@@ -59,7 +60,7 @@ class Spoils(PlanTrainer):
 
     def train(self, work: LocalWork) -> LocalResult:
         result = super().train(work)
-        if len(work.rows["y"]) < self._least:
+        if row_count(work.rows) < self._least:
             return result
         return replace(result, sections={**result.sections, "delta": np.full_like(result.sections["delta"], np.inf)})
 

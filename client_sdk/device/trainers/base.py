@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,12 +12,14 @@ from coterie.aggregation.fold.part import Slices
 from coterie.aggregation.plan.bundle import Plan
 from coterie.aggregation.plan.manifest import METRICS
 from coterie.aggregation.plan.stage import TaskName
-from coterie.errors import CoterieError
+from coterie.compute.data.streamed_rows import StreamedRows
+from coterie.compute.data.supply import AnyRows, Arrays
+from coterie.errors import CoterieError, PolicyRefused
 from coterie.privacy.entropy import Entropy
 from coterie.protocol.arrays import FloatArrays
 from coterie.protocol.metrics import MetricSums
 
-Rows = Mapping[str, NDArray[Any]]
+Rows: TypeAlias = AnyRows
 
 
 class Stopped(CoterieError):
@@ -69,8 +71,8 @@ class LocalWork:
 
     weights: the model version, by tensor name.
     frozen: tensors that nobody trains, by name.
-    rows: the rows to work on, by feature and label name; hold-out rows are not among those of a training and are the
-        only ones of an evaluation.
+    rows: the rows to work on, by feature and label name, or a stream of them; hold-out rows are not among those of a
+        training and are the only ones of an evaluation.
     client_state: what the experiment's last counted training returned; empty before it.
     whole: whether an update must cover every tensor: where only sums are seen, or noise is added.
     read: how many rows there were before the schema dropped those of other classes, where those are more than ``rows``.
@@ -110,6 +112,20 @@ class LocalResult:
     def metrics(self, plan: Plan) -> MetricSums:
         """The metric sums of the training steps."""
         return MetricSums.from_vector(plan.manifest.metrics, np.asarray(self.sections[METRICS], np.float64))
+
+
+def require_arrays(rows: Rows, what: str) -> Arrays:
+    """The rows, if they are all in memory. Raises PolicyRefused (``data_streamed``) for a stream.
+
+    what: who needs that, for the message.
+    """
+    if isinstance(rows, StreamedRows):
+        raise PolicyRefused(
+            f"{what} needs all rows at hand, and this data set is a stream of batches.",
+            hint="Give the rows of one pass: data=dataset.arrays().",
+            code="data_streamed",
+        )
+    return rows
 
 
 class Trainer(Protocol):

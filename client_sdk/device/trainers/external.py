@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from coterie.aggregation.plan.bundle import Plan
 from coterie.aggregation.plan.manifest import DELTA, METRICS
 from coterie.aggregation.plan.stage import TaskName
-from coterie.client_sdk.device.trainers.base import LocalResult, LocalWork, Rows
+from coterie.client_sdk.device.trainers.base import LocalResult, LocalWork, require_arrays
+from coterie.compute.data.supply import Arrays
 from coterie.errors import DataError, PlanRefused
 from coterie.protocol.finite import all_finite
 from coterie.protocol.layout import Slice, join_slices
@@ -34,7 +35,7 @@ class FitTask:
     seed: for everything random. The others are the plan's wishes.
     """
 
-    rows: Rows
+    rows: Arrays
     experiment: str
     round: int
     seed: int
@@ -141,7 +142,7 @@ def _fit_task(work: LocalWork) -> FitTask:
     training = manifest.training
     limits = [n for n in (training.max_steps, work.options.max_steps) if n is not None]
     return FitTask(
-        rows=work.rows,
+        rows=require_arrays(work.rows, "A trainer of one's own"),
         experiment=task.experiment,
         round=task.round,
         seed=task.seed,

@@ -21,7 +21,7 @@ from coterie.aggregation.plan.stage import Stage, TaskName
 from coterie.aggregation.walk import Supply, filled, run
 from coterie.client_sdk.device.trainers.base import LocalResult, LocalWork
 from coterie.client_sdk.device.trainers.private_feeds import private_feeds
-from coterie.compute.data.batches import Batches
+from coterie.compute.data.supply import row_count, supply_of
 from coterie.compute.runtime.choice import StepCase
 from coterie.compute.runtime.devices import ON_CPU, Provider
 from coterie.compute.runtime.executable import Executable
@@ -143,7 +143,7 @@ class PlanTrainer:
         before = takewhile(lambda stage: stage.over != "steps", manifest.stages_of("train"))
         supply = self._run_stages(work, before, supply, on_batch=partial(work.options.on_step, 0))
         # How many rows there are is private where rows are.
-        examples = 1 if manifest.training.private else len(next(iter(work.rows.values())))
+        examples = 1 if manifest.training.private else row_count(work.rows)
         return StartedTraining(work, supply, min(examples, work.task.weight_cap))
 
     def finish(self, begun: StartedTraining, ended: Mapping[str, NDArray[Any]], steps: int) -> LocalResult:
@@ -166,7 +166,7 @@ class PlanTrainer:
     def evaluate(self, work: LocalWork) -> MetricSums:
         """The plan's metric sums over the rows."""
         manifest = work.plan.manifest
-        if not len(next(iter(work.rows.values()))):
+        if not row_count(work.rows):
             return MetricSums()
         supply = Supply(model=work.weights, frozen=work.frozen, client_state=work.client_state)
         return metric_sums(manifest, self._run_stages(work, manifest.stages_of("evaluate"), supply))
@@ -277,7 +277,7 @@ def step_feeds(work: LocalWork) -> Iterator[ArrayDict]:
     limit = min((n for n in (training.max_steps, work.options.max_steps) if n is not None), default=None)
     batch_inputs, drawn = stage.from_source("batch"), stage.from_source("random")
     shapes = {t.name: t.shape for t in drawn}
-    batches = Batches(work.rows, batch_size=training.batch_size, seed=seed, epochs=training.epochs)
+    batches = supply_of(work.rows, training.batch_size, seed=seed).epochs(training.epochs)
     for step, batch in enumerate(islice(batches, limit)):
         feeds: ArrayDict = {t.name: batch[t.key] for t in batch_inputs}
         yield feeds | random_arrays(seed, step, shapes)

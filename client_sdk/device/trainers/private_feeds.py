@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.aggregation.plan.manifest import SAMPLE_WEIGHT
-from coterie.client_sdk.device.trainers.base import LocalWork, Rows
+from coterie.client_sdk.device.trainers.base import LocalWork, require_arrays
+from coterie.compute.data.supply import Arrays
 from coterie.errors import InternalError
 from coterie.privacy.dp import poisson
 from coterie.privacy.dp.noise import discrete_gaussian
@@ -28,7 +29,8 @@ def private_feeds(work: LocalWork) -> Iterator[ArrayDict]:
     A batch that holds more rows than the graph has room for counts as empty: see `coterie.privacy.dp.poisson`. A
     device without rows has empty batches only, and noise like any other.
     """
-    rows, options, manifest = work.rows, work.options, work.plan.manifest
+    options, manifest = work.options, work.plan.manifest
+    rows = require_arrays(work.rows, "Example-level privacy, which draws single rows,")
     training, stage = manifest.training, manifest.stepped
     private, steps = training.private, training.max_steps
     if private is None or steps is None or stage is None:
@@ -51,7 +53,7 @@ def private_feeds(work: LocalWork) -> Iterator[ArrayDict]:
         yield feeds | {t.name: part.reshape(t.shape) for t, part in zip(noise, parts, strict=True)}
 
 
-def _batch(rows: Rows, chosen: NDArray[np.int64], size: int) -> ArrayDict:
+def _batch(rows: Arrays, chosen: NDArray[np.int64], size: int) -> ArrayDict:
     """The rows chosen, then rows of zeros, which count for nothing."""
     weight = np.zeros(size, np.float32)
     weight[: len(chosen)] = 1

@@ -121,6 +121,24 @@ def test_pipelines_that_do_not_fit_are_refused(case: str) -> None:
         act()
 
 
+@dataclass(frozen=True)
+class Only(Transform):
+    """Keeps rows in the passes named."""
+
+    passes: tuple[int, ...]
+
+    def apply(self, value: Any, context: Context) -> Any:
+        return context.epoch in self.passes
+
+
+@pytest.mark.parametrize(("passes", "epoch"), [((0,), 2), ((0, 2), 2), ((0, 1), 3)])
+def test_an_epoch_without_rows_is_refused_by_its_number(passes: tuple[int, ...], epoch: int) -> None:
+    data = Dataset.of(ArraySource(arrays())).filter(Only(passes), "y")
+    with pytest.raises(DataError, match=rf"Epoch {epoch} of .*filter\(Only.* has no batch"):
+        trainer().fit(data, 3)
+    assert len(trainer().fit(data, len(passes) if passes == (0, 1) else 1).losses)
+
+
 def test_in_the_middle_of_an_epoch_the_data_is_not_exchanged() -> None:
     data = arrays()
     here = trainer()
