@@ -6,7 +6,18 @@ from typing import TYPE_CHECKING
 
 from coterie.compute.absent import refuser as _refuser
 from coterie.compute.nn import losses, metrics, zoo
-from coterie.compute.nn.activations import ELU, GELU, LeakyReLU, ReLU, Sigmoid, SiLU, Softmax, Tanh
+from coterie.compute.nn.activations import (
+    ELU,
+    GELU,
+    HardSigmoid,
+    HardSwish,
+    LeakyReLU,
+    ReLU,
+    Sigmoid,
+    SiLU,
+    Softmax,
+    Tanh,
+)
 from coterie.compute.nn.attention import MultiHeadAttention
 from coterie.compute.nn.batch_normalisation import BatchNorm1d, BatchNorm2d, BatchNorm3d
 from coterie.compute.nn.calling import forward
@@ -51,6 +62,8 @@ __all__ = [
     "GELU",
     "GRU",
     "GroupNorm",
+    "HardSigmoid",
+    "HardSwish",
     "Imported",
     "Initialiser",
     "InstanceNorm",
