@@ -5,14 +5,14 @@
 
 A step is forward, loss, gradients and update, on a new batch of NumPy arrays every time on all sides: coterie copies it
 into bound memory, PyTorch wraps it, JAX takes it as an argument. Each case prints one JSON line: case, threads, clock,
-ours_us, torch_us, jax_us, ratio (to the faster of the two), budget, the largest difference between the sides' losses
-over the first steps, compile_ms (from tracing to a session that is ready), parameters, nodes. Times are the minimum
-over rounds of interleaved blocks of about 20 ms. The first line is the import of coterie.compute, in a process of its
-own, against that of NumPy.
+ours_us, torch_us, jax_us, ratio (to the faster of the two), budget, met (null without a peer), the largest difference
+between the sides' losses over the first steps, compile_ms (from tracing to a session that is ready), parameters, nodes.
+Times are the minimum over rounds of interleaved blocks of about 20 ms. The first line is the import of coterie.compute,
+in a process of its own, against that of NumPy.
 
 The peers run in processes of their own, which may belong to other environments; default: this interpreter, where it
-has the framework. An absent peer is null, and ratio is to the other. With --threads 1 every process stays on one and
-the same core.
+has the framework. An absent peer is null, and ratio is to the other. JAX has no ResNet-18 and no BERT here. With
+--threads 1 every process stays on one and the same core.
 """
 
 import argparse
@@ -40,6 +40,7 @@ def measure(
 ) -> dict[str, Any]:
     """One line of the result."""
     ours = prepare(workload, threads, profile)
+    peers = [peer for peer in peers if not workload.large or peer.framework == "torch"]
     with tempfile.TemporaryDirectory() as folder:
         file = os.path.join(folder, "weights.npz")
         np.savez(file, **ours.weights)  # pyright: ignore[reportArgumentType]
@@ -67,6 +68,7 @@ def measure(
         **{f"{name}_us": round(theirs[name], 1) if name in theirs else None for name in ("torch", "jax")},
         "ratio": None if fastest is None else round(best / fastest, 3),
         "budget": workload.budget,
+        "met": None if fastest is None else best / fastest <= workload.budget,
         "loss_difference": difference if peers else None,
         "compile_ms": round(ours.compile_ms, 1),
         "parameters": sum(array.size for array in ours.weights.values()),
@@ -121,6 +123,7 @@ def main() -> None:
                 "seconds": round(ours, 3),
                 "numpy_seconds": round(numpy, 3),
                 "budget": 0.2,
+                "met": ours <= 0.2,
             }
         )
     peers = start_peers(options)

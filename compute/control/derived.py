@@ -24,13 +24,14 @@ def checkpoint(fn: Callable[..., Any]) -> Callable[..., Any]:
     require_function("checkpoint", fn)
 
     @wraps(fn)
-    def checkpointed(*given: Any, **named: Any) -> Any:
-        arguments = in_order(fn, given, named)
+    def checkpointed(*told: Any, **named: Any) -> Any:
+        arguments = in_order(fn, told, named)
         if RECORDER.get() is None:
             return fn(*arguments)
         traced = trace_flat(fn, arguments, ())
         (graph,), captures = closed([traced])
-        results = bind_all("checkpoint", [*_arrays(arguments), *captures], {"graph": graph})
+        given = _arrays(arguments)
+        results = bind_all("checkpoint", [*given, *captures], {"graph": graph, "arguments": len(given)})
         return tree.unflatten(traced.out_structure, results)
 
     return checkpointed

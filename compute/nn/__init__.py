@@ -32,6 +32,7 @@ from coterie.compute.nn.mode import EVAL, Mode, train
 from coterie.compute.nn.module import Module, Parameters, ParameterSpec, Role
 from coterie.compute.nn.normalisation import GroupNorm, InstanceNorm, LayerNorm, RMSNorm
 from coterie.compute.nn.pooling import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d, MeanPool
+from coterie.compute.nn.recomputed import recomputed
 from coterie.compute.nn.recurrent import GRU, LSTM
 from coterie.compute.nn.sequences import AdaptiveAvgPool1d, AvgPool1d, Conv1d, MaxPool1d
 from coterie.compute.nn.sequential import Flatten, Sequential
@@ -96,6 +97,7 @@ __all__ = [
     "forward",
     "losses",
     "metrics",
+    "recomputed",
     "train",
     "zoo",
 ]

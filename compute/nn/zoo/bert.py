@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import cast
 
 import numpy as np
@@ -27,6 +28,7 @@ from coterie.compute.nn.module import (
     require,
 )
 from coterie.compute.nn.normalisation import LayerNorm
+from coterie.compute.nn.recomputed import recomputed
 from coterie.compute.optim.optimizer import check_whole
 from coterie.errors import InputError
 
@@ -142,6 +144,10 @@ class Bert(Module):
         check_whole("bert", layers=self.layers)
         self.specs()
 
+    @property
+    def recomputes(self) -> bool:
+        return True
+
     def _parts(self) -> dict[str, Module]:
         layer = BertLayer(self.size, self.heads, self.hidden, self.dropout)
         return {
@@ -164,7 +170,7 @@ class Bert(Module):
         mask = None if self.padding is None else _unseen(ids, self.padding, y.dtype.name)
         layer = BertLayer(self.size, self.heads, self.hidden, self.dropout)
         for number in range(self.layers):
-            y = layer(part(params, f"layer{number}"), y, mode, mask)
+            y = recomputed(partial(layer, part(params, f"layer{number}"), mask=mask), y, mode)
         y = y[:, 0, :]
         for name in ("pooler", "tanh", "drop", "head"):
             y = parts[name](part(params, name), y, mode)

@@ -1,6 +1,7 @@
 """GPT-2's decoder (Radford et al. 2019), whose table of tokens also gives the logits."""
 
 from dataclasses import dataclass
+from functools import partial
 
 from coterie.compute import numpy as xp
 from coterie.compute import ops
@@ -20,6 +21,7 @@ from coterie.compute.nn.module import (
     require,
 )
 from coterie.compute.nn.normalisation import LayerNorm
+from coterie.compute.nn.recomputed import recomputed
 from coterie.compute.nn.transformer import TransformerBlock
 
 
@@ -42,6 +44,10 @@ class GPT2(Module):
         check_positive(self, vocabulary=self.vocabulary, layers=self.layers, length=self.length)
         self._parts()
 
+    @property
+    def recomputes(self) -> bool:
+        return True
+
     def _parts(self) -> dict[str, Module]:
         block = TransformerBlock(self.size, self.heads, causal=True, dropout=self.dropout)
         return {**{f"block{number}": block for number in range(self.layers)}, "norm": LayerNorm(self.size)}
@@ -61,6 +67,6 @@ class GPT2(Module):
         y = ops.embedding(tokens, x) + require(params, "positions", self)[:steps]
         y = Dropout(self.dropout)({}, y, mode)
         for name, module in self._parts().items():
-            y = module(part(params, name), y, mode)
+            y = recomputed(partial(module, part(params, name)), y, mode)
         logits = xp.reshape(y, (count * steps, self.size)) @ xp.matrix_transpose(tokens)
         return xp.reshape(logits, (count, steps, self.vocabulary))
