@@ -9,6 +9,8 @@ Each figure is of a process of its own, by one thread. Of every model of ``step_
 - step_mb: by how much a process that loads the step's file and its state and makes a few steps is larger at its peak
   than before; kept: as it is, again: with ``recompute``, which parts of the model compute again; and the time of a
   step.
+- plan_s: the whole of `compile_plan` of an experiment, which traces every stage twice; and how far the process grew at
+  its peak, as a multiple of the weights that it drew, without these.
 
 One JSON line a figure: case, figure, unit, peer (null: no peer has the same), budget and met (null where there is no
 budget).
@@ -27,9 +29,12 @@ from typing import Any
 
 import numpy as np
 from step_data import BY_NAME, MODELS, Workload, batches
-from step_ours import first_state, model, optimizer, step_graph
+from step_ours import first_state, losses, model, optimizer, step_graph
 
+from coterie import DataSchema, Experiment, Feature, Label, RoundPolicy
+from coterie.aggregation.compiling.compile import compile_plan
 from coterie.compute.onnx.writer import to_onnx
+from coterie.compute.optim import sgd
 from coterie.compute.runtime.executable import Executable
 from coterie.compute.runtime.step_loop import StepLoop
 
@@ -65,6 +70,28 @@ def compiled(workload: Workload, folder: Path) -> dict[str, Any]:
     (folder / "again.onnx").write_bytes(to_onnx(again, name=workload.name))
     (folder / "shapes.json").write_text(json.dumps(shapes))
     return {"seconds": seconds, "grown": grown / size, "nodes": len(graph.nodes), "weights": size}
+
+
+def planned(workload: Workload) -> dict[str, Any]:
+    """Compile an experiment with the model."""
+    x, y = batches(workload)[0]
+    net, shape = model(workload), x.shape[1:]
+    feature = Feature(name="x", dtype="int32" if x.dtype == np.int32 else "float32", shape=shape)
+    experiment = Experiment(
+        name=workload.name.replace("_", " "),
+        model=net,
+        schema=DataSchema((feature,), Label(name="y", shape=y.shape[1:], low=0, high=workload.classes - 1)),
+        loss=losses,
+        optimizer=sgd(0.01),
+        batch_size=workload.batch,
+        rounds=RoundPolicy(rounds=1, cohort=2),
+        secure_aggregation=False,
+    )
+    forget_peak()
+    before, start = resident("VmRSS"), time.perf_counter()
+    size = sum(array.nbytes for array in compile_plan(experiment).initial.values())
+    seconds = time.perf_counter() - start
+    return {"seconds": seconds, "grown": (resident("VmHWM") - before) / size - 1}
 
 
 def stepped(workload: Workload, folder: Path, name: str, steps: int) -> dict[str, Any]:
@@ -111,6 +138,9 @@ def figures(workload: Workload, steps: int) -> list[dict[str, Any]]:
         made = apart("--child", "compile", "--folder", folder, "--only", workload.name)
         line("compile", made["seconds"], "s", seconds)
         line("compile_memory", made["grown"], "times the weights", times)
+        plan = apart("--child", "plan", "--only", workload.name)
+        line("plan", plan["seconds"], "s", seconds)
+        line("plan_memory", plan["grown"], "times the weights", times)
         line("weights", made["weights"] / 1e6, "MB")
         for name in ("kept", "again"):
             run = apart("--child", name, "--folder", folder, "--only", workload.name, "--steps", str(steps))
@@ -125,17 +155,18 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="one JSON line a figure (otherwise a table)")
     parser.add_argument("--only", nargs="*", choices=[workload.name for workload in MODELS], default=None)
     parser.add_argument("--steps", type=int, default=3)
-    parser.add_argument("--child", choices=("compile", "kept", "again"), help=argparse.SUPPRESS)
+    parser.add_argument("--child", choices=("compile", "plan", "kept", "again"), help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child is not None:
         workload = BY_NAME[options.only[0]]
-        made = options.child == "compile"
-        answer = (
-            compiled(workload, options.folder)
-            if made
-            else stepped(workload, options.folder, options.child, options.steps)
-        )
+        match options.child:
+            case "compile":
+                answer = compiled(workload, options.folder)
+            case "plan":
+                answer = planned(workload)
+            case name:
+                answer = stepped(workload, options.folder, name, options.steps)
         print(json.dumps(answer))
         return
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})

@@ -102,7 +102,8 @@ def _compiled(experiment: Experiment) -> CompiledPlan:
     researcher.ask("The loss", require_logits, model, loss, takes="the model's output", code="loss_mismatch")
     layout, client = builder.layout, experiment.algorithm.client
     drawn = partial(_initial_values, experiment, builder)
-    frozen = {name: value for name, value in drawn(0).items() if name in builder.frozen}
+    # Drawing the weights of a large model takes seconds.
+    frozen = {name: value for name, value in drawn(0).items() if name in builder.frozen} if builder.frozen else {}
     version = {**zeros(layout.shapes), **client.initial(drawn)}
     initial = initial_tensors({name: version[name] for name in layout.names}, layout.shapes)
     check_terms(replace(experiment.terms, statistics=tuple(builder.buffers)))

@@ -36,12 +36,11 @@ def _gradient(
 def _again(
     call: Call, cotangents: Sequence[Array | None], wanted: Sequence[bool], pullback: Pullback
 ) -> list[Array | None]:
-    # Without the barrier the second computation would be recognised as the first, and its values kept after all.
-    inputs = [bind("barrier", array) for array in call.inputs]
-    count = call.attributes["arguments"]
+    # Without a barrier the second computation would be recognised as the first, and its values kept after all. What the
+    # function takes from around it, weights mostly, needs none where there are arguments: a runtime copies them for it.
+    count = call.attributes["arguments"] or len(call.inputs)
     told = [g for g in cotangents if g is not None and g.size]
-    if told:
-        inputs[:count] = [_after(told[:1], x) for x in call.inputs[:count]]
+    inputs = [*(_after(told[:1], x) for x in call.inputs[:count]), *call.inputs[count:]]
     found = _pulled(inputs, call, cotangents, wanted, pullback)
     others = [g for g in found[count:] if g is not None and g.size]
     if others:

@@ -17,8 +17,8 @@ from coterie.errors import InputError
 def checkpoint(fn: Callable[..., Any]) -> Callable[..., Any]:
     """The same function, whose gradient computes its intermediate values again instead of keeping them.
 
-    It saves memory between the forward and the backward pass and costs one more evaluation. Gradients of every order
-    are those of ``fn``.
+    It saves memory between the forward and the backward pass and costs one more evaluation. What it computes of arrays
+    from around it alone, and of no argument, is kept. Gradients of every order are those of ``fn``.
     """
 
     require_function("checkpoint", fn)
