@@ -8,7 +8,6 @@ from pathlib import Path
 from types import MappingProxyType, NoneType
 from typing import Any, Literal, TypeAlias, cast, get_args
 
-import numpy as np
 import numpy.typing as npt
 
 from coterie import errors
@@ -93,6 +92,8 @@ class Experiment:
     precision: in which a step computes the model and its gradients: ``float32``; ``bfloat16``, which is emulated; or
         ``float16``, whose loss is scaled, and whose steps that overflow are skipped. Weights, optimizer state, losses
         and what is uploaded stay float32, and so do evaluation and inference.
+    recompute: whether a step keeps the inputs of the model's parts alone, and computes the rest once more in the
+        backward pass: less memory, more time, the same update.
     Raises errors.ExperimentError naming the field that is not possible.
     """
 
@@ -123,6 +124,7 @@ class Experiment:
     privacy: Privacy | None = None
     schedules: Mapping[str, Schedule] = field(default_factory=dict[str, Schedule])
     precision: ComputePrecision = "float32"
+    recompute: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "evaluation", as_columns(self.evaluation, "evaluation"))
@@ -260,6 +262,7 @@ _KINDS: Mapping[str, tuple[Any, str]] = cast(
         "privacy": ((*get_args(Privacy), NoneType), "a UserLevel(...), ExampleLevel(...), LocalLevel(...) or None"),
         "schedules": (Mapping, "a mapping of names to functions of a step's number"),
         "precision": (str, "'float32', 'bfloat16' or 'float16'"),
+        "recompute": (bool, "True or False"),
     },
 )
 _WHOLE = ("batch_size", "epochs", "max_steps", "seed", "evaluation_batch", "infer_batch")
@@ -363,36 +366,10 @@ def _combinations(experiment: Experiment) -> tuple[tuple[bool, str], ...]:
             "precision is incompatible with ExampleLevel privacy, whose bound on a row's gradient is proven for "
             "float32 alone; leave precision out",
         ),
+        (
+            not e.recompute or (not external and not isinstance(e.privacy, ExampleLevel) and e.precision == "float32"),
+            "recompute is for steps in float32 that coterie compiles, without ExampleLevel privacy, which takes the "
+            "gradient of each row; leave recompute out",
+        ),
         (not clash, f"optimizer and algorithm both have a hyper-parameter {', '.join(clash)}"),
     )
-
-
-def initial_tensors(
-    weights: Mapping[str, npt.NDArray[Any]], shapes: Mapping[str, tuple[int, ...]]
-) -> dict[str, npt.NDArray[np.float32]]:
-    """First weights, checked: exactly these names and shapes, float32 and finite.
-
-    Raises errors.ExperimentError (``initial_mismatch``) naming the tensor.
-    """
-    for wrong, what in ((set(shapes) - set(weights), "lack"), (set(weights) - set(shapes), "name the unknown tensor")):
-        if wrong:
-            raise errors.ExperimentError(f"The initial weights {what} {min(wrong)!r}.", code="initial_mismatch")
-    tensors: dict[str, npt.NDArray[np.float32]] = {}
-    for name, shape in shapes.items():
-        array = np.asarray(weights[name])
-        if array.shape != shape or array.dtype.kind != "f":
-            raise errors.ExperimentError(
-                f"Initial tensor {name!r} must be floats {list(shape)}; got {array.dtype} {list(array.shape)}.",
-                code="initial_mismatch",
-            )
-        with np.errstate(over="ignore"):
-            # Adding 0 turns −0 into +0, which keeps the padding laws exact.
-            tensors[name] = np.add(
-                np.array(array, np.float32, order="C"), np.float32(0), out=np.empty(shape, np.float32)
-            )
-        if not np.isfinite(tensors[name]).all():
-            raise errors.ExperimentError(
-                f"Initial tensor {name!r} must be finite in float32; it holds {array[~np.isfinite(tensors[name])][0]}.",
-                code="initial_mismatch",
-            )
-    return tensors

@@ -4,12 +4,12 @@ steps, all hyper-parameters inputs.
 
 import os
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from itertools import cycle
 
 import numpy as np
-from step_data import HEADS, LAYERS, LENGTH, VOCABULARY, WIDTH, Workload, batches
+from step_data import HEADS, Workload, batches
 
 from coterie.compute import nn, optim
 from coterie.compute import numpy as xp
@@ -21,10 +21,11 @@ from coterie.compute.onnx.writer import to_onnx
 from coterie.compute.passes import optimise
 from coterie.compute.runtime.executable import Executable
 from coterie.compute.runtime.step_loop import StepLoop
+from coterie.compute.step.buffers import buffers_after
 from coterie.compute.trace import GraphInputs, TensorSpec, trace_named
 
 
-def model(workload: Workload) -> nn.Sequential:
+def model(workload: Workload) -> nn.Module:
     """The model of a workload."""
     match workload.kind:
         case "mlp":
@@ -34,9 +35,18 @@ def model(workload: Workload) -> nn.Sequential:
         case "cnn":
             return nn.zoo.fedavg_cnn()
         case "transformer":
-            return nn.zoo.transformer(VOCABULARY, WIDTH, HEADS, LAYERS, LENGTH)
+            return nn.zoo.transformer(workload.vocabulary, workload.width, HEADS, workload.layers, workload.length)
+        case "resnet18":
+            return nn.zoo.resnet18(3, workload.classes)
+        case "mobilenet_v3":
+            return nn.zoo.mobilenet_v3(3, workload.classes, dropout=0)
+        case "bert":
+            return nn.zoo.bert(workload.vocabulary, workload.classes, workload.width, HEADS, workload.layers, dropout=0)
+        case "gpt2":
+            size = workload.width
+            return nn.zoo.GPT2(workload.vocabulary, size, size // 64, workload.layers, dropout=0)
         case _:
-            return nn.zoo.gru(VOCABULARY, WIDTH)
+            return nn.zoo.gru(workload.vocabulary, workload.width)
 
 
 def optimizer(workload: Workload) -> optim.Optimizer:
@@ -63,8 +73,17 @@ def batch_specs(workload: Workload) -> dict[str, TensorSpec]:
     }
 
 
-def step_graph(workload: Workload, state: dict[str, NDArray]) -> Graph:
-    """The whole step as a graph."""
+def first_state(workload: Workload, weights: Mapping[str, NDArray]) -> dict[str, NDArray]:
+    """Weights, running statistics and the optimizer's state by their full names."""
+    roles = {name: spec.role for name, spec in model(workload).specs().items()}
+    trained = {name: array for name, array in weights.items() if roles[name] == "shared"}
+    first = optimizer(workload).init({name: Array(array) for name, array in trained.items()})
+    state = {f"{roles[name]}/{name}": array for name, array in weights.items()}
+    return state | {f"optimizer/{name}": array.numpy() for name, array in first.items()}
+
+
+def step_graph(workload: Workload, state: Mapping[str, tuple[int, ...]], *, recompute: bool = False) -> Graph:
+    """The whole step as a graph. state: shapes by name. recompute: compute the activations of parts again."""
     net, rule = model(workload), optimizer(workload)
 
     def step(inputs: GraphInputs) -> dict[str, Array]:
@@ -73,19 +92,25 @@ def step_graph(workload: Workload, state: dict[str, NDArray]) -> Graph:
 
         weight = inputs["batch/sample_weight"] / xp.maximum(xp.sum(inputs["batch/sample_weight"]), 1.0)
 
-        def loss(params: dict[str, Array]) -> Array:
-            return xp.sum(losses(net(params, inputs["batch/x"], nn.train()), inputs["batch/y"]) * weight)
+        statistics, mode = group("buffer/"), replace(nn.train(), recompute=recompute)
+        mode = replace(mode, weight=inputs["batch/sample_weight"]) if statistics else mode
 
-        value, gradients = value_and_grad(loss)(group("shared/"))
+        def loss(params: dict[str, Array]) -> tuple[Array, dict[str, Array]]:
+            logits, after = nn.forward(net, {**params, **statistics}, inputs["batch/x"], mode)
+            return xp.sum(losses(logits, inputs["batch/y"]) * weight), after
+
+        (value, recorded), gradients = value_and_grad(loss, has_aux=True)(group("shared/"))
         moved, after = rule.update(
             gradients, group("optimizer/"), group("shared/"), group("hyper/"), inputs["hyper/active"]
         )
         carried = {f"shared/{name}": array for name, array in moved.items()} | {
             f"optimizer/{name}": array for name, array in after.items()
         }
+        kept = buffers_after(inputs["hyper/active"], recorded, statistics, None)
+        carried |= {f"buffer/{name}": array for name, array in kept.items()}
         return {f"next/{name}": array for name, array in carried.items()} | {"metric/loss": value}
 
-    specs = {name: TensorSpec(array.shape) for name, array in state.items()}
+    specs = {name: TensorSpec(shape) for name, shape in state.items()}
     specs |= {f"hyper/{name}": TensorSpec((1,)) for name in (*rule.hyper, "active")}
     return optimise(trace_named(step, specs | batch_specs(workload)))
 
@@ -106,13 +131,10 @@ def prepare(workload: Workload, threads: int, profile: str | None) -> Ours:
     """Build and load the step of a workload."""
     rule = optimizer(workload)
     weights = model(workload).init(0)
-    first = rule.init({name: Array(array) for name, array in weights.items()})
-    state = {f"shared/{name}": array for name, array in weights.items()} | {
-        f"optimizer/{name}": array.numpy() for name, array in first.items()
-    }
+    state = first_state(workload, weights)
     prefix = None if profile is None else os.path.join(profile, workload.name)
     start = time.perf_counter()
-    graph = step_graph(workload, state)
+    graph = step_graph(workload, {name: array.shape for name, array in state.items()})
     executable = Executable(to_onnx(graph, name=workload.name), threads=threads, spinning=True, profile_prefix=prefix)
     compiled = time.perf_counter() - start
     loop = StepLoop(

@@ -11,7 +11,8 @@ interleaved blocks of about 20 ms. The first line is the import of coterie.compu
 that of NumPy.
 
 The peers run in processes of their own, which may belong to other environments; default: this interpreter, where it
-has the framework. Where one is absent the step is beside the other. With --threads 1 every process stays on one and
+has the framework. Where one is absent the step is beside the other. JAX has no ResNet-18 and no BERT here. With
+--threads 1 every process stays on one and
 the same core.
 """
 
@@ -43,6 +44,7 @@ def measure(
 ) -> tuple[Line, Line]:
     """The lines of a case."""
     ours = prepare(workload, threads, profile)
+    peers = [peer for peer in peers if not workload.large or peer.framework == "torch"]
     with tempfile.TemporaryDirectory() as folder:
         file = os.path.join(folder, "weights.npz")
         np.savez(file, **ours.weights)  # pyright: ignore[reportArgumentType]

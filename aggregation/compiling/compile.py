@@ -17,8 +17,9 @@ from coterie.aggregation.compiling import researcher
 from coterie.aggregation.compiling.describe import described
 from coterie.aggregation.compiling.graph_file import graph_bytes, write_graph
 from coterie.aggregation.compiling.graphs import GraphBuilder
+from coterie.aggregation.compiling.initial_tensors import initial_tensors
 from coterie.aggregation.compiling.training import training_of
-from coterie.aggregation.experiment import Experiment, initial_tensors
+from coterie.aggregation.experiment import Experiment
 from coterie.aggregation.external_model import ExternalModel
 from coterie.aggregation.fitting import check_terms
 from coterie.aggregation.horizontal.algorithm import zeros
@@ -28,6 +29,7 @@ from coterie.aggregation.plan.manifest import DELTA, METRIC_RANGE, METRICS, Froz
 from coterie.aggregation.plan.shapes import SHAPES
 from coterie.aggregation.whole_metrics import check_prediction
 from coterie.compute.compress.described import compression
+from coterie.compute.ir import Graph
 from coterie.compute.nn.foreign import require_logits
 from coterie.compute.nn.module import Module
 from coterie.protocol.canonical import sha256_hex
@@ -102,11 +104,13 @@ def _compiled(experiment: Experiment) -> CompiledPlan:
     researcher.ask("The loss", require_logits, model, loss, takes="the model's output", code="loss_mismatch")
     layout, client = builder.layout, experiment.algorithm.client
     drawn = partial(_initial_values, experiment, builder)
-    frozen = {name: value for name, value in drawn(0).items() if name in builder.frozen}
+    # Drawing the weights of a large model takes seconds.
+    frozen = {name: value for name, value in drawn(0).items() if name in builder.frozen} if builder.frozen else {}
     version = {**zeros(layout.shapes), **client.initial(drawn)}
     initial = initial_tensors({name: version[name] for name in layout.names}, layout.shapes)
     check_terms(replace(experiment.terms, statistics=tuple(builder.buffers)))
     graphs = builder.build()
+    _require_recomputation(experiment, graphs["train"])
     files = {name: write_graph(name, graph) for name, graph in graphs.items()}
     _require_the_same_again(builder, files)
     manifest = replace(
@@ -123,6 +127,18 @@ def _compiled(experiment: Experiment) -> CompiledPlan:
     _check(manifest)
     _require_predictions(experiment, manifest)
     return CompiledPlan(Plan(manifest, files), initial, frozen)
+
+
+def _require_recomputation(experiment: Experiment, train: Graph) -> None:
+    """Where it is asked for, some part of the model must be computed again; it then stands behind a barrier."""
+    if experiment.recompute and all(node.primitive != "barrier" for node in train.nodes):
+        raise errors.ExperimentError(
+            f"Experiment {experiment.name!r}: recompute finds no part in the model {type(experiment.model).__name__} "
+            "that could be computed again.",
+            hint="Make it an nn.Sequential of several layers with weights, or call its parts by nn.recomputed. A file "
+            "that was imported has no parts: leave recompute out.",
+            code="model_mismatch",
+        )
 
 
 def _require_predictions(experiment: Experiment, manifest: Manifest) -> None:

@@ -237,8 +237,9 @@ class GraphBuilder:
         weight, active = inputs[f"batch/{SAMPLE_WEIGHT}"], inputs[ACTIVE]
 
         def objective(trained: Arrays) -> tuple[Array, tuple[Array, Array, Arrays]]:
+            mode = drawing_mode(inputs, weight, recompute=self.experiment.recompute)
             losses, prediction, after, minimised = self._objective(
-                inputs, {**weights, **trained}, trained, context, drawing_mode(inputs, weight)
+                inputs, {**weights, **trained}, trained, context, mode
             )
             return weighted_mean(minimised, weight), (losses, prediction, after)
 

@@ -36,8 +36,37 @@ def _gradient(
 def _again(
     call: Call, cotangents: Sequence[Array | None], wanted: Sequence[bool], pullback: Pullback
 ) -> list[Array | None]:
-    # Without the barrier the second computation would be recognised as the first, and its values kept after all.
-    return _pulled([bind("barrier", array) for array in call.inputs], call, cotangents, wanted, pullback)
+    # Without a barrier the second computation would be recognised as the first, and its values kept after all. What the
+    # function takes from around it, weights mostly, needs none where there are arguments: a runtime copies them for it.
+    count = call.attributes["arguments"] or len(call.inputs)
+    told = [g for g in cotangents if g is not None and g.size]
+    inputs = [*(_after(told[:1], x) for x in call.inputs[:count]), *call.inputs[count:]]
+    found = _pulled(inputs, call, cotangents, wanted, pullback)
+    others = [g for g in found[count:] if g is not None and g.size]
+    if others:
+        found[:count] = [None if g is None else _after(others, g) for g in found[:count]]
+    return found
+
+
+def _after(before: Sequence[Array], x: Array) -> Array:
+    """x behind a barrier, which is there only when all of ``before`` are: they choose between two readings of it.
+
+    Runtimes order nodes by what these need alone. Without it they compute again what nothing reads for long, and put
+    off what only the end reads, gradients of weights, and with them the freeing of all that these need.
+    """
+    again = bind("barrier", x)
+    if not x.type.is_float:
+        return again
+    total: Array | None = None
+    for array in before:
+        # Behind a barrier, so that nobody computes the first element alone.
+        whole = bind("barrier", array)
+        first = rules.reshape(bind("slice", whole, starts=(0,) * whole.ndim, stops=(1,) * whole.ndim), ())
+        first = rules.cast(first, x.type.dtype)
+        total = first if total is None else total + first
+    if total is None:
+        return again
+    return bind("where", bind("greater", total, rules.number(0.0, total)), x, again)
 
 
 def _pulled(
@@ -74,7 +103,8 @@ def _batch(call: Batched) -> Lanes:
 def _batch_again(call: Batched) -> Lanes:
     graph = call.attributes["graph"]
     batched, mapped = call.graph(graph, call.mapped, call.size, [False] * len(graph.outputs))
-    return list(zip(bind_all("checkpoint", call.inputs, {"graph": batched}), mapped, strict=True))
+    attributes = {"graph": batched, "arguments": call.attributes["arguments"]}
+    return list(zip(bind_all("checkpoint", call.inputs, attributes), mapped, strict=True))
 
 
 def _batch_own(call: Batched) -> Lanes:

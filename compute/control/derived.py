@@ -17,20 +17,21 @@ from coterie.errors import InputError
 def checkpoint(fn: Callable[..., Any]) -> Callable[..., Any]:
     """The same function, whose gradient computes its intermediate values again instead of keeping them.
 
-    It saves memory between the forward and the backward pass and costs one more evaluation. Gradients of every order
-    are those of ``fn``.
+    It saves memory between the forward and the backward pass and costs one more evaluation. What it computes of arrays
+    from around it alone, and of no argument, is kept. Gradients of every order are those of ``fn``.
     """
 
     require_function("checkpoint", fn)
 
     @wraps(fn)
-    def checkpointed(*given: Any, **named: Any) -> Any:
-        arguments = in_order(fn, given, named)
+    def checkpointed(*told: Any, **named: Any) -> Any:
+        arguments = in_order(fn, told, named)
         if RECORDER.get() is None:
             return fn(*arguments)
         traced = trace_flat(fn, arguments, ())
         (graph,), captures = closed([traced])
-        results = bind_all("checkpoint", [*_arrays(arguments), *captures], {"graph": graph})
+        given = _arrays(arguments)
+        results = bind_all("checkpoint", [*given, *captures], {"graph": graph, "arguments": len(given)})
         return tree.unflatten(traced.out_structure, results)
 
     return checkpointed

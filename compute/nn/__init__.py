@@ -6,7 +6,18 @@ from typing import TYPE_CHECKING
 
 from coterie.compute.absent import refuser as _refuser
 from coterie.compute.nn import losses, metrics, zoo
-from coterie.compute.nn.activations import ELU, GELU, LeakyReLU, ReLU, Sigmoid, SiLU, Softmax, Tanh
+from coterie.compute.nn.activations import (
+    ELU,
+    GELU,
+    HardSigmoid,
+    HardSwish,
+    LeakyReLU,
+    ReLU,
+    Sigmoid,
+    SiLU,
+    Softmax,
+    Tanh,
+)
 from coterie.compute.nn.attention import MultiHeadAttention
 from coterie.compute.nn.batch_normalisation import BatchNorm1d, BatchNorm2d, BatchNorm3d
 from coterie.compute.nn.calling import forward
@@ -21,6 +32,7 @@ from coterie.compute.nn.mode import EVAL, Mode, train
 from coterie.compute.nn.module import Module, Parameters, ParameterSpec, Role
 from coterie.compute.nn.normalisation import GroupNorm, InstanceNorm, LayerNorm, RMSNorm
 from coterie.compute.nn.pooling import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d, MeanPool
+from coterie.compute.nn.recomputed import recomputed
 from coterie.compute.nn.recurrent import GRU, LSTM
 from coterie.compute.nn.sequences import AdaptiveAvgPool1d, AvgPool1d, Conv1d, MaxPool1d
 from coterie.compute.nn.sequential import Flatten, Sequential
@@ -51,6 +63,8 @@ __all__ = [
     "GELU",
     "GRU",
     "GroupNorm",
+    "HardSigmoid",
+    "HardSwish",
     "Imported",
     "Initialiser",
     "InstanceNorm",
@@ -83,6 +97,7 @@ __all__ = [
     "forward",
     "losses",
     "metrics",
+    "recomputed",
     "train",
     "zoo",
 ]

@@ -65,6 +65,28 @@ class SiLU(Module):
 
 
 @dataclass(frozen=True)
+class HardSigmoid(Module):
+    """x/6 + 1/2 between 0 and 1, flat outside -3 .. 3 (Howard et al. 2019)."""
+
+    def specs(self) -> dict[str, ParameterSpec]:
+        return {}
+
+    def __call__(self, params: Parameters, x: Array, mode: Mode = EVAL) -> Array:
+        return xp.clip(x * (1 / 6) + 0.5, 0.0, 1.0)
+
+
+@dataclass(frozen=True)
+class HardSwish(Module):
+    """x times its hard sigmoid (Howard et al. 2019): h-swish, without exponentials."""
+
+    def specs(self) -> dict[str, ParameterSpec]:
+        return {}
+
+    def __call__(self, params: Parameters, x: Array, mode: Mode = EVAL) -> Array:
+        return x * xp.clip(x * (1 / 6) + 0.5, 0.0, 1.0)
+
+
+@dataclass(frozen=True)
 class Tanh(Module):
     """tanh(x)."""
 

@@ -12,9 +12,10 @@ from coterie.compute.nn.mode import EVAL, Mode
 from coterie.compute.nn.module import Module, Parameters, ParameterSpec, check_input, check_positive, part, prefixed
 from coterie.errors import InputError
 
-# Far below every score, yet finite: exp of it is 0, and a row of it alone is a mean and not NaN. A model in float16 has
-# no lower number; its scores overflow not far above it.
-_HIDDEN = {"float16": -3e4, "float32": -1e30, "float64": -1e30}
+HIDDEN = {"float16": -3e4, "float32": -1e30, "float64": -1e30}
+"""What hides a score, by dtype: far below every score, yet finite, so that exp of it is 0, and a row of it alone is a
+mean and not NaN. A model in float16 has no lower number; its scores overflow not far above it.
+"""
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ class MultiHeadAttention(Module):
         scaled = xp.permute_dims(q, (0, 2, 1, 3)) * apart[-1] ** -0.5
         scores = scaled @ xp.permute_dims(k, (0, 2, 3, 1))
         if self.causal:
-            scores = scores + Array(np.triu(np.full((steps, steps), _HIDDEN[x.dtype.name]), 1).astype(x.dtype))
+            scores = scores + Array(np.triu(np.full((steps, steps), HIDDEN[x.dtype.name]), 1).astype(x.dtype))
         if mask is not None:
             scores = scores + mask
         mixed = ops.softmax(scores, axis=-1) @ xp.permute_dims(v, (0, 2, 1, 3))

@@ -21,7 +21,9 @@ class Mode:
     the batch as a whole need it: a row of weight 0 must not move their statistics. record: called with a buffer, as the
     module was given it, and its new value; modules stay pure, and ``forward`` collects what they report. None: new
     values are dropped. penalise: called with a value for each example, [B], that is to be minimised beside the loss (a
-    teacher's opinion, the cost of an activation); training adds them up. None: such terms are not computed.
+    teacher's opinion, the cost of an activation); training adds them up. None: such terms are not computed. recompute:
+    whether parts of the model are to keep their inputs alone for the backward pass, and to compute the rest once more
+    (see ``recomputed``).
     """
 
     training: bool
@@ -29,6 +31,7 @@ class Mode:
     weight: Array | None = None
     record: Recorder | None = None
     penalise: Penaliser | None = None
+    recompute: bool = False
 
 
 EVAL = Mode(training=False)

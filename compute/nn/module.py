@@ -45,6 +45,11 @@ class Module(ABC):
     def __call__(self, params: Parameters, x: Array, mode: Mode = EVAL) -> Array:
         """The output for input ``x``."""
 
+    @property
+    def recomputes(self) -> bool:
+        """Whether it follows ``Mode.recompute`` by itself, part by part; a container then leaves that to it."""
+        return False
+
     @final
     def init(self, seed: int) -> dict[str, NDArray]:
         """First values of all parameters, float32. They depend on ``seed`` and each parameter's name and shape, and on

@@ -1,20 +1,31 @@
 """Layers one after another."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from math import prod
 from typing import cast
 
 from coterie.compute import numpy as xp
 from coterie.compute.array import Array
+from coterie.compute.nn.embedding import Embedding, PositionalEmbedding
+from coterie.compute.nn.linear import Linear
 from coterie.compute.nn.mode import EVAL, Mode
 from coterie.compute.nn.module import Module, Parameters, ParameterSpec, part, refuse_shape
+from coterie.compute.nn.recomputed import recomputed
 from coterie.errors import InputError, ShapeError
+
+# One of them alone keeps its input, computed again or not.
+_PLAIN = (Linear, Embedding, PositionalEmbedding)
 
 
 @dataclass(frozen=True, init=False)
 class Sequential(Module):
     """Calls its layers in order. The parameters of layer i are named "i.<name>". Raises InputError for what is no
     layer.
+
+    Under ``Mode.recompute`` each layer with matrices or kernels is a part, together with the layers behind it that have
+    none.
     """
 
     layers: tuple[Module, ...]
@@ -34,8 +45,35 @@ class Sequential(Module):
             f"{index}.{name}": spec for index, layer in enumerate(self.layers) for name, spec in layer.specs().items()
         }
 
+    @property
+    def recomputes(self) -> bool:
+        return len(self._parts()) > 1 or any(layer.recomputes for layer in self.layers)
+
     def __call__(self, params: Parameters, x: Array, mode: Mode = EVAL) -> Array:
+        if not mode.recompute:
+            return self._run(range(len(self.layers)), params, x, mode)
+        for indices in self._parts():
+            run, (first, *rest) = partial(self._run, indices, params), (self.layers[index] for index in indices)
+            if first.recomputes:
+                x = run(x, mode)
+            elif rest or not isinstance(first, _PLAIN):
+                x = recomputed(run, x, mode)
+            else:
+                x = run(x, replace(mode, recompute=False))
+        return x
+
+    def _parts(self) -> list[list[int]]:
+        """Places of the layers of each part."""
+        parts: list[list[int]] = []
         for index, layer in enumerate(self.layers):
+            if not parts or any(len(spec.shape) > 1 for spec in layer.specs().values()):
+                parts.append([])
+            parts[-1].append(index)
+        return parts
+
+    def _run(self, indices: Sequence[int], params: Parameters, x: Array, mode: Mode) -> Array:
+        for index in indices:
+            layer = self.layers[index]
             try:
                 x = layer(part(params, str(index)), x, mode)
             except ShapeError as error:

@@ -83,7 +83,7 @@ SMALL_WITH_DATA: dict[str, str] = {
     "robust": "--quick --only mean --attacks none --alpha 1.0",
 }
 # Their smallest runs take a quarter of a minute; only how they print is looked at.
-LONG = {"mailbox", "shakespeare"}
+LONG = {"mailbox", "models", "shakespeare"}
 
 
 def printed(source: str) -> Iterator[int]:

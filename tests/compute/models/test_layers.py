@@ -251,6 +251,8 @@ CASES = [
     Case(nn.ELU(), (4, 6), {}, lambda p, x: np.where(x > 0, x, np.exp(x) - 1)),
     Case(nn.ELU(0.5), (4, 6), {}, lambda p, x: np.where(x > 0, x, 0.5 * (np.exp(x) - 1))),
     Case(nn.SiLU(), (4, 6), {}, lambda p, x: x / (1 + np.exp(-x))),
+    Case(nn.HardSigmoid(), (4, 6), {}, lambda p, x: np.clip(x / 6 + 0.5, 0, 1)),
+    Case(nn.HardSwish(), (4, 6), {}, lambda p, x: x * np.clip(x / 6 + 0.5, 0, 1)),
     Case(nn.GELU(), (4, 6), {}, lambda p, x: x / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))),
     Case(nn.Softmax(), (4, 6), {}, lambda p, x: softmax(x)),
     Case(nn.Dropout(0.3), (4, 6), {}, lambda p, x: x),
