@@ -45,6 +45,10 @@ ProgressWatch = Callable[[int, Literal["train", "evaluate"], int, int], None]
 """(round, what clients do, how many have done it, of how many)."""
 
 
+def _is_awaited(entry: engine.Due) -> bool:
+    return isinstance(entry, engine.Do) or (isinstance(entry, engine.Ask) and entry.deadline_s is not None)
+
+
 @dataclass
 class SimulationState:
     """A simulation under way. The mutable fields are what a checkpoint keeps, and what the open round has so far."""
@@ -156,9 +160,13 @@ class SimulationState:
             self.air.close()
 
     def _perform_next(self, round: engine.Round, action: StartRound) -> list[engine.RoundEvent]:
-        """Do the first of what is due, and say what happened. Deadlines pass at once, since everybody has answered."""
+        """Do the first of what is due, and say what happened. Deadlines pass at once, since everybody has answered.
+
+        Devices are asked for what the round waits for alone: a buffered round may let others train while it is
+        evaluated, and here nobody starts on a version that is about to be replaced.
+        """
         self._take_back(round)
-        match next(entry for entry in engine.due(round) if not isinstance(entry, engine.Close)):
+        match next(entry for entry in engine.due(round) if _is_awaited(entry)):
             case engine.Do(engine.Work.AGGREGATE | engine.Work.SUM, noised=noised):
                 self._train_landed(round, noised=noised)
                 return [self._aggregate()]

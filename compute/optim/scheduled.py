@@ -17,6 +17,7 @@ from coterie.errors import InputError
 
 STEP = "schedule.step"
 MOST_VALUES = 100_000
+_LARGEST = float(np.finfo(np.float32).max)
 
 
 def scheduled(optimizer: Optimizer, steps: int, schedules: Mapping[str, Schedule]) -> Optimizer:
@@ -37,13 +38,19 @@ def scheduled(optimizer: Optimizer, steps: int, schedules: Mapping[str, Schedule
     where = f"{user_source()}: scheduled {optimizer.name}"
     if steps > MOST_VALUES:
         raise InputError(f"{where}: a table has at most {MOST_VALUES} steps, not {steps}.")
-    unknown = sorted(schedules.keys() - optimizer.hyper.keys())
+    if STEP in optimizer.init({"w": xp.zeros((1,))}):
+        raise InputError(f"{where}: it has schedules already.", hint="Give all of them at once.")
+    if not isinstance(cast(object, schedules), Mapping) or not all(map(callable, schedules.values())):
+        raise InputError(
+            f"{where}: schedules are functions of a step's number by the name of a hyper-parameter, got "
+            f"{str(schedules)[:80]}.",
+            hint='For example {"lr": optim.cosine(0.1, length=100)}.',
+        )
+    unknown = sorted(map(str, schedules.keys() - optimizer.hyper.keys()))
     if unknown or not schedules:
         has = f"{optimizer.name} has {', '.join(sorted(optimizer.hyper)) or 'none'}"
         lacking = f"no hyper-parameter {', '.join(unknown)}" if schedules else "no schedule"
         raise InputError(f"{where}: there is {lacking}; {has}.", hint="Give a schedule for one of its names.")
-    if STEP in optimizer.init({"w": xp.zeros((1,))}):
-        raise InputError(f"{where}: it has schedules already.", hint="Give all of them at once.")
     tables = {name: _table(f"{where}: schedule {name!r}", schedules[name], steps) for name in sorted(schedules)}
     inner = packed(optimizer)
 
@@ -77,10 +84,16 @@ def _table(where: str, schedule: Schedule, steps: int) -> np.ndarray:
     """What a schedule gives for each step, float32 [steps]."""
     values = np.empty(steps, np.float32)
     for step in range(steps):
-        value = cast(object, schedule(step))
-        if not isinstance(value, Real) or not isfinite(value) or float(value) < 0:
+        try:
+            value = cast(object, schedule(step))
+        except Exception as error:
             raise InputError(
-                f"{where} gives {value!r} at step {step}; it must be a finite number of at least 0.",
+                f"{where} raises {type(error).__name__} at step {step}: {error}.",
+                hint="It is called with the number of a step, from 0, and returns a number.",
+            ) from error
+        if not isinstance(value, Real) or not isfinite(value) or not 0 <= float(value) <= _LARGEST:
+            raise InputError(
+                f"{where} gives {value!r} at step {step}; it must be a number of at least 0 that float32 holds.",
                 hint="Steps are counted from 0.",
             )
         values[step] = float(value)

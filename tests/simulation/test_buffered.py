@@ -44,6 +44,13 @@ def test_a_run_learns_and_repeats_itself_whoever_works(algorithm: Any, policy: R
     assert not same(first.weights, other.weights)
 
 
+@pytest.mark.parametrize("every", [1, 2])
+def test_rounds_are_evaluated_by_clients_while_others_may_train(every: int) -> None:
+    done = simulate_full(experiment(rounds=buffered(6, evaluate_every=every)), CLIENTS)
+    assert [record.evaluation is not None for record in done.history] == [number % every == 0 for number in range(1, 7)]
+    assert done.history.reason == "completed"
+
+
 def test_updates_lag_but_never_beyond_the_cap(monkeypatch: pytest.MonkeyPatch) -> None:
     lags: dict[int, set[int]] = {}
     whole = SimulationState._train_landed  # pyright: ignore[reportPrivateUsage]

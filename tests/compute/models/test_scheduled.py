@@ -91,6 +91,12 @@ REFUSED: list[tuple[Any, str]] = [
     ((optim.sgd(0.1), 0, lr(steady)), "steps must be a whole number of at least 1"),
     ((optim.sgd(0.1), 10**9, lr(steady)), "at most 100000 steps"),
     ((optim.scheduled(optim.adam(0.1), 3, lr(steady)), 3, {"beta1": steady}), "it has schedules already"),
+    ((optim.scheduled(optim.sgd(0.1), 3, lr(steady)), 3, lr(steady)), "it has schedules already"),
+    ((optim.sgd(0.1), 3, lr(lambda step: 1e39)), "schedule 'lr' gives 1e\\+39 at step 0"),
+    ((optim.sgd(0.1), 3, lr(lambda step: 1 / step)), "raises ZeroDivisionError at step 0: division by zero"),
+    ((optim.sgd(0.1), 3, {"lr": 0.1}), "schedules are functions of a step's number"),
+    ((optim.sgd(0.1), 3, ["lr"]), "schedules are functions of a step's number"),
+    ((optim.sgd(0.1), 3, {"lr": steady, 5: steady}), "no hyper-parameter 5"),
     ((0.1, 3, lr(steady)), "needs an Optimizer"),
 ]
 
