@@ -87,8 +87,18 @@ class BatchCalls:
 
     def losses(self, inputs: GraphInputs, prediction: Array) -> Array:
         """The loss of each example, ``[B]``."""
-        highest = _highest_class(self.schema.label)
-        if softmax_cross_entropy in parts_of(self.loss) and prediction.ndim >= 2 and highest >= prediction.shape[-1]:
+        label = self.schema.label
+        highest, lowest = _highest_class(label), label.low
+        of_classes = [part for part in map(_unwrapped, parts_of(self.loss)) if part[0] is softmax_cross_entropy]
+        ignored = [options.get("ignore") for _, options in of_classes]
+        if lowest is not None and lowest < 0 and any(one is None or one > lowest for one in ignored):
+            raise errors.ExperimentError(
+                f"The schema's label may be as low as {lowest:g}, which is no class.",
+                hint="Where it stands for filling: functools.partial(softmax_cross_entropy, ignore=-1), with low=-1. "
+                "Else set low=0.",
+                code="loss_mismatch",
+            )
+        if of_classes and prediction.ndim >= 2 and highest >= prediction.shape[-1]:
             # A label without a logit would train without a word, on the wrong loss.
             raise errors.ExperimentError(
                 f"The schema's label goes up to class {highest}, but the model gives {prediction.shape[-1]} logits: "
@@ -207,6 +217,11 @@ def _normalised(x: Array, feature: Any) -> Array:
     values = x if feature.dtype == "float32" else xp.astype(x, xp.float32)
     values = values - offset if offset.any() else values
     return values * scale if (scale != 1).any() else values
+
+
+def _unwrapped(function: Any) -> tuple[Any, Mapping[str, Any]]:
+    """What a partial function is of, and with which options."""
+    return (function.func, function.keywords) if isinstance(function, partial) else (function, {})
 
 
 def _highest_class(label: Label) -> int:

@@ -17,7 +17,12 @@ from coterie.errors import InputError
 
 @operation
 def softmax_cross_entropy(
-    logits: Array, labels: Array, *, class_weights: Sequence[float] | None = None, label_smoothing: float = 0.0
+    logits: Array,
+    labels: Array,
+    *,
+    class_weights: Sequence[float] | None = None,
+    label_smoothing: float = 0.0,
+    ignore: int | None = None,
 ) -> Array:
     """-log softmax(logits)[label], meaned over all axes but the first, [B].
 
@@ -26,7 +31,9 @@ def softmax_cross_entropy(
     the logits are; it is infinite where the label's own is lower by more than float32 can say. A logit of -inf rules
     its class out. class_weights: K numbers of at least 0, by which the loss of each class is multiplied; the mean over
     a batch still divides by its examples, where PyTorch divides by the sum of their weights. label_smoothing: the part
-    ε in 0 .. 1 of each label that is spread evenly over all K classes, as PyTorch does it.
+    ε in 0 .. 1 of each label that is spread evenly over all K classes, as PyTorch does it. ignore: the label of
+    positions that do not count, such as the filling of short sequences; an example's mean is over the others, and 0
+    where there is none.
     Give options by ``functools.partial``. Raises ShapeError for other shapes, InputError for other options.
     """
     _require_classes("softmax_cross_entropy", "logits", logits, labels)
@@ -44,7 +51,13 @@ def softmax_cross_entropy(
         others = xp.expand_dims(total, -1) - shifted
         spread = xp.mean(others if weights is None else weights * others, axis=-1)
         loss = (1.0 - label_smoothing) * loss + label_smoothing * spread
-    return _per_example(loss)
+    if ignore is None:
+        return _per_example(loss)
+    counts = labels != ignore
+    kept, inner = xp.where(counts, loss, 0.0), tuple(range(1, loss.ndim))
+    if not inner:
+        return kept
+    return xp.sum(kept, axis=inner) / xp.maximum(xp.sum(xp.astype(counts, loss.dtype), axis=inner), 1.0)
 
 
 @operation

@@ -11,12 +11,13 @@ from coterie.compute.nn.losses import mean_squared_error
 from coterie.compute.nn.module import refuse_shape
 
 
-def accuracy(logits: Array, labels: Array) -> Array:
+def accuracy(logits: Array, labels: Array, *, ignore: int | None = None) -> Array:
     """1 where the largest logit is the label's, else 0, meaned over all axes but the first, [B]; where k logits tie for
     the largest, 1/k for each of them.
 
     logits [B, K] and labels int32[B], or [B, T, K] and [B, T]. So a model that says the same of every class scores 1/K,
-    not 1. A row with NaN scores 0.
+    not 1. A row with NaN scores 0. ignore: the label of positions that do not count, such as filling; an example's mean
+    is over the others, and 0 where there is none.
     """
     if logits.ndim < 2 or labels.shape != logits.shape[:-1]:
         hint = "The logits come first; labels are numbers of classes."
@@ -24,7 +25,12 @@ def accuracy(logits: Array, labels: Array) -> Array:
     largest = xp.astype(xp.equal(logits, xp.max(logits, axis=-1, keepdims=True)), logits.dtype)
     hits = xp.sum(largest * ops.one_hot(labels, logits.shape[-1], dtype=logits.dtype.name), axis=-1)
     share = hits / xp.maximum(xp.sum(largest, axis=-1), 1.0)
-    return share if share.ndim == 1 else xp.mean(share, axis=tuple(range(1, share.ndim)))
+    inner = tuple(range(1, share.ndim))
+    if ignore is None:
+        return xp.mean(share, axis=inner) if inner else share
+    counted = xp.astype(labels != ignore, share.dtype)
+    kept = share * counted
+    return xp.sum(kept, axis=inner) / xp.maximum(xp.sum(counted, axis=inner), 1.0) if inner else kept
 
 
 def binary_accuracy(logits: Array, labels: Array) -> Array:

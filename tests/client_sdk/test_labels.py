@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -195,6 +196,37 @@ def test_private_rows_have_labels_of_a_shape() -> None:
     assert done.history.reason == "completed"
 
 
+FILLED = DataSchema((Feature(name="text", dtype="int32", shape=(8,)),), Label(name="next", shape=(8,), low=-1, high=6))
+
+
+def filled(seed: int, filling: int) -> Arrays:
+    """Texts of three to eight tokens."""
+    rows = rows_of(TASKS["next token"], seed)
+    ends = np.random.Generator(np.random.PCG64(seed)).integers(3, 9, ROWS)[:, None]
+    place = np.arange(8)[None]
+    text = np.where(place < ends, rows["text"], filling)
+    return {"text": text.astype(np.int32), "next": np.where(place < ends, rows["next"], -1).astype(np.int32)}
+
+
+def test_filling_counts_neither_in_the_loss_nor_in_the_accuracy() -> None:
+    """Whatever stands in its place, versions and metrics are the same: the model looks back alone."""
+    changes: dict[str, Any] = {
+        "schema": FILLED,
+        "loss": partial(softmax_cross_entropy, ignore=-1),
+        "metrics": {"accuracy": partial(accuracy, ignore=-1)},
+        "evaluation": None,
+    }
+    one, other = (
+        simulate_full(experiment("next token", **changes), [filled(seed, filling) for seed in range(2)])
+        for filling in (0, 6)
+    )
+    for tensor, value in one.weights.items():
+        if not tensor.startswith("0."):  # of the embedding, rows of filling have gradients of zero, which Adam keeps
+            np.testing.assert_allclose(other.weights[tensor], value, rtol=1e-4, atol=1e-5)
+    found, expected = (dict(result.history.curve("training.accuracy")) for result in (one, other))
+    assert found == pytest.approx(expected)
+
+
 def mean_of_all(prediction: Array, label: Array) -> Array:
     return xp.mean((prediction - label) ** 2)
 
@@ -205,6 +237,7 @@ def mean_of_all(prediction: Array, label: Array) -> Array:
         ("next token", {"model": gru(6, 12)}, "label goes up to class 6, but the model gives 6 logits"),
         ("multi label", {"model": nn.Linear(4, 2)}, r"binary_cross_entropy_with_logits.* \[24, 2\].* \[24, 3\]"),
         ("boxes", {"loss": mean_of_all}, "one value per example"),
+        ("next token", {"schema": FILLED}, "may be as low as -1, which is no class"),
         ("next token", {"evaluation_metrics": ("auc",)}, "'auc' needs one label for each row"),
     ],
 )

@@ -212,3 +212,20 @@ def test_a_class_that_is_ruled_out_leaves_weighted_losses_finite():
     for weights in ([1.0, 2.0, 3.0], [1.0, 0.0, 3.0]):
         value = losses.softmax_cross_entropy(logits, labels, class_weights=weights).numpy()
         np.testing.assert_allclose(value, [np.log1p(np.e)], rtol=1e-6)
+
+
+def test_an_ignored_label_counts_in_no_mean() -> None:
+    generator = np.random.Generator(np.random.PCG64(5))
+    logits = Array(generator.normal(size=(3, 4, 5)).astype(np.float32))
+    labels = np.array([[0, 1, -1, 2], [-1, -1, -1, -1], [4, 3, 2, 1]], np.int32)
+    each = losses.softmax_cross_entropy(
+        Array(logits.numpy().reshape(12, 5)), Array(np.maximum(labels, 0).reshape(12))
+    ).numpy().reshape(3, 4)  # fmt: skip
+    expected = [each[0, [0, 1, 3]].mean(), 0.0, each[2].mean()]
+    found = losses.softmax_cross_entropy(logits, Array(labels), ignore=-1)
+    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-5)
+    flat = losses.softmax_cross_entropy(Array(logits.numpy()[:, 0]), Array(labels[:, 0]), ignore=-1)
+    np.testing.assert_allclose(flat.numpy(), [each[0, 0], 0.0, each[2, 0]], rtol=1e-5)
+    hits = metrics.accuracy(logits, Array(labels), ignore=-1).numpy()
+    right = logits.numpy().argmax(-1) == labels
+    np.testing.assert_allclose(hits, [right[0, [0, 1, 3]].mean(), 0.0, right[2].mean()], rtol=1e-6)
