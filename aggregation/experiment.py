@@ -51,8 +51,8 @@ EvaluationRows: TypeAlias = DataTable | str | Path | Source | Dataset | Callable
 """Rows, or where they are: all that a device takes as its data."""
 
 ComputePrecision: TypeAlias = Literal["float32", "bfloat16", "float16"]
-FLOAT16 = Precision(dtype="float16", scale=2.0**12)
-"""Of a step in a round; the scale begins there in each round, since a device keeps no state of an optimizer."""
+FLOAT16 = Precision(dtype="float16", scale=2.0**4)
+"""The scale begins there in each round, since a device keeps no state of an optimizer: low, for rounds of few steps."""
 
 RESERVED_METRICS = (EXAMPLES, "loss")
 

@@ -41,7 +41,7 @@ from coterie.compute.optim.packing import packed
 from coterie.compute.step.buffers import buffers_after
 from coterie.compute.step.draws import drawing_mode
 from coterie.compute.step.gradient import loss_gradient, weighted_mean
-from coterie.compute.step.precision import loss_scale
+from coterie.compute.step.precision import loss_scale, measured
 from coterie.compute.trace import GraphInputs, TensorSpec, trace_named
 from coterie.protocol.layout import Layout
 from coterie.protocol.sections import SectionSpec
@@ -244,7 +244,7 @@ class GraphBuilder:
             return weighted_mean(minimised, weight), (losses, prediction, after)
 
         _, (losses, prediction, after), gradient = loss_gradient(objective, params, scale=loss_scale(state))
-        totals = self.batch.totals(inputs, losses, prediction, weight)
+        totals = measured(self.batch.totals(inputs, losses, prediction, weight), gradient, state)
         sums = {f"{NEXT}metric/{name}": inputs[f"metric/{name}"] + active * value for name, value in totals.items()}
         return gradient, after, sums
 

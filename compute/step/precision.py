@@ -67,6 +67,24 @@ def loss_scale(state: Arrays) -> Array | None:
     return xp.reshape(state[SCALE], ()) if SCALE in state else None
 
 
+def finite(grads: Arrays) -> Array:
+    """Whether no gradient is infinite or NaN, bool [1]."""
+    size = xp.zeros(())
+    for gradient in grads.values():
+        size = size + xp.sum(xp.abs(gradient))
+    return xp.reshape(xp.less(size, LARGEST), (1,))
+
+
+def measured(totals: Arrays, grads: Arrays, state: Arrays) -> Arrays:
+    """Sums over a batch, [1] each, which are zero where ``skipping_overflows`` skips its step: what such a step found
+    may be infinite or NaN. state: of the optimizer; the sums stay as they are where it is another one.
+    """
+    if SCALE not in state:
+        return totals
+    taken = finite(grads)
+    return {name: xp.where(taken, total, 0.0) for name, total in totals.items()}
+
+
 def skipping_overflows(optimizer: Optimizer, precision: Precision) -> Optimizer:
     """The optimizer, given gradients of a loss that was differentiated times ``loss_scale(state)``.
 
@@ -81,12 +99,9 @@ def skipping_overflows(optimizer: Optimizer, precision: Precision) -> Optimizer:
     def weighted(
         grads: Arrays, state: Arrays, params: Arrays, hyper: Arrays, active: Array, weight: Array
     ) -> tuple[dict[str, Array], dict[str, Array]]:
-        size = xp.zeros(())
-        for gradient in grads.values():
-            size = size + xp.sum(xp.abs(gradient))
-        finite = xp.reshape(xp.less(size, LARGEST), (1,))
-        good = active * xp.astype(finite, xp.float32)
-        plain = {name: _where(finite, gradient) for name, gradient in grads.items()}
+        sound = finite(grads)
+        good = active * xp.astype(sound, xp.float32)
+        plain = {name: _where(sound, gradient) for name, gradient in grads.items()}
         own = {name: value for name, value in state.items() if name not in (SCALE, GOOD)}
         moved, kept = optimizer.step(plain, own, params, hyper, good, weight=weight)
         return moved, kept | _next_scale(state, active, good, precision)
@@ -100,9 +115,9 @@ def skipping_overflows(optimizer: Optimizer, precision: Precision) -> Optimizer:
     return Optimizer(name=name, hyper=optimizer.hyper, init=init, update=update, weighted=weighted)
 
 
-def _where(finite: Array, gradient: Array) -> Array:
+def _where(sound: Array, gradient: Array) -> Array:
     # A choice and not a product: 0 times infinity is NaN.
-    condition = finite if gradient.ndim else xp.reshape(finite, ())
+    condition = sound if gradient.ndim else xp.reshape(sound, ())
     return xp.where(condition, gradient, xp.zeros(()))
 
 
