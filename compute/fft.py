@@ -14,12 +14,13 @@ from coterie.compute.extension.row import UserPrimitive
 from coterie.compute.ir import NDArray
 from coterie.compute.primitives.row import Batched
 from coterie.compute.source import user_source
-from coterie.errors import ArgumentValueError, DTypeError, ShapeError, TraceError
+from coterie.errors import ArgumentTypeError, ArgumentValueError, DTypeError, ShapeError, TraceError
 
 __all__ = ["LONGEST", "fft", "ifft", "irfft", "rfft"]
 
 LONGEST: Final = 1024
 """Points of the longest transform that becomes a product with a matrix."""
+_MOST_POINTS: Final = 2**28
 
 Norm: TypeAlias = Literal["backward", "ortho", "forward"]
 
@@ -73,6 +74,7 @@ def irfft(real: ArrayLike, imag: ArrayLike, *, n: int | None = None, axis: int =
 def _transformed(
     name: str, real: ArrayLike, imag: ArrayLike | None, n: int | None, axis: int, norm: str, *, sign: int
 ) -> tuple[Array, Array]:
+    _check_whole(name, "axis", axis)
     left, right = _parts(name, real, imag, axis)
     points = left.shape[axis] if n is None else n
     _check(name, points, norm)
@@ -101,9 +103,15 @@ def _parts(name: str, real: ArrayLike, imag: ArrayLike | None, axis: int) -> tup
     return left, right
 
 
+def _check_whole(name: str, what: str, value: object) -> None:
+    if not isinstance(value, int | np.integer) or isinstance(value, bool):
+        raise ArgumentTypeError(f"{user_source()}: {name}: {what} must be a whole number, not {value!r}.")
+
+
 def _check(name: str, points: int, norm: str) -> None:
-    if points < 1:
-        raise ArgumentValueError(f"{user_source()}: {name}: a transform has at least one point, not {points}.")
+    _check_whole(name, "n", points)
+    if not 1 <= points <= _MOST_POINTS:
+        raise ArgumentValueError(f"{user_source()}: {name}: a transform has 1 to {_MOST_POINTS} points, not {points}.")
     if norm not in ("backward", "ortho", "forward"):
         raise ArgumentValueError(
             f"{user_source()}: {name}: there is no norm {norm!r}.", hint="Choose backward, ortho or forward."

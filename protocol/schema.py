@@ -280,7 +280,7 @@ class DataSchema:
                     code="data_masked",
                     column=masked[0],
                 )
-            given[name] = {column: np.asarray(arrays[column]) for column in names}
+            given[name] = {column: _as_array(arrays[column], column, source) for column in names}
         surplus = sorted(set(arrays) - {column for group in given.values() for column in group})
         if surplus:
             raise errors.DataError(
@@ -307,6 +307,18 @@ def _require(name: object, rules: list[tuple[bool, str]]) -> None:
     for good, why in rules:
         if not good:
             raise _invalid(f"{str(name)[:64]!r} in the data schema: {why}.")
+
+
+def _as_array(value: object, column: str, source: str) -> npt.NDArray[Any]:
+    try:
+        return np.asarray(value)
+    except ValueError as error:
+        raise errors.DataError(
+            f"{source}: column {column!r} is no array: {error}.",
+            hint="Every row needs the same shape; fill up the shorter ones.",
+            code="data_shape",
+            column=column,
+        ) from error
 
 
 def _list_columns(names: list[str]) -> str:

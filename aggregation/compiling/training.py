@@ -2,6 +2,7 @@
 
 from coterie import errors
 from coterie.aggregation.experiment import Experiment
+from coterie.aggregation.losses import parts_of, takes_weights
 from coterie.aggregation.plan.manifest import Training
 from coterie.aggregation.plan.private_steps import PrivateSteps
 from coterie.privacy.dp import poisson
@@ -31,6 +32,14 @@ def training_of(experiment: Experiment) -> Training:
 def _private(experiment: Experiment, level: ExampleLevel) -> Training:
     if level.rows is None:
         raise errors.InternalError("ExampleLevel without rows is refused before.")
+    loss = experiment.loss
+    if callable(loss) and any(map(takes_weights, parts_of(loss))):
+        raise errors.ExperimentError(
+            f"Experiment {experiment.name!r}: its loss compares the rows of a batch, since it asks for sample_weight; "
+            "under ExampleLevel privacy the gradient of each row is taken alone.",
+            hint="Choose a loss of single rows, or UserLevel privacy.",
+            code="experiment_combination",
+        )
     rounds, expected, rows = experiment.rounds.rounds, experiment.batch_size, level.rows
     steps = experiment.epochs * -(-rows // expected)
     steps = steps if experiment.max_steps is None else min(steps, experiment.max_steps)

@@ -66,7 +66,8 @@ def _apply(aggregates: Aggregates, state: OptimizerState, optimize: Optimize) ->
 def _needs(terms: MethodTerms) -> Rules:
     rule = terms.optimizer
     holds = rule is None or rule.name == "sgd"
-    return ((holds, "FedNova needs optim.sgd on the clients, with or without momentum but not Nesterov's"),)
+    found = "" if rule is None else f", found {rule.name!r}"
+    return ((holds, f"FedNova needs optim.sgd on the clients, with or without momentum but not Nesterov's{found}"),)
 
 
 def FedNova() -> Algorithm:

@@ -15,7 +15,8 @@ def plain_descent(terms: MethodTerms, method: str, why: str) -> Rules:
     """The clients' optimizer is gradient descent without momentum."""
     rule = terms.optimizer
     holds = rule is None or (rule.name == "sgd" and "momentum" not in rule.parameters)
-    return ((holds, f"{method} needs optim.sgd(lr) without momentum on the clients: {why}"),)
+    found = "" if rule is None or rule.name == "sgd" else f", not {rule.name!r}"
+    return ((holds, f"{method} needs optim.sgd(lr) without momentum on the clients{found}: {why}"),)
 
 
 def plain_server(terms: MethodTerms, method: str, why: str) -> Rules:

@@ -78,7 +78,10 @@ def _apply(aggregates: Aggregates, state: OptimizerState, optimize: Optimize) ->
 def _needs(terms: MethodTerms) -> Rules:
     rule = terms.optimizer
     return (
-        (rule is None or "lr" in rule.parameters, "q-FedAvg needs a clients' optimizer with a learning rate `lr`"),
+        (
+            rule is None or "lr" in rule.parameters,
+            f"q-FedAvg needs a clients' optimizer with one learning rate `lr`, not {rule.name if rule else None!r}",
+        ),
         *moving(terms, "q-FedAvg", "its step is measured in units of it"),
         *plain_server(terms, "q-FedAvg", "the method sets the length of the step itself"),
         *one_version(terms, "q-FedAvg"),

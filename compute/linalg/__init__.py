@@ -94,17 +94,25 @@ def solve(a: ArrayLike, b: ArrayLike) -> Array:
     single = right.ndim == 1
     if single:
         right = xp.expand_dims(right, 1)
-    if left.ndim < 2 or left.shape[-1] != right.shape[-2]:
+    lead = _broadcast(left.shape[:-2], right.shape[:-2])
+    if left.ndim < 2 or right.ndim < 2 or left.shape[-1] != right.shape[-2] or lead is None:
         raise ShapeError(
             f"{user_source()}: solve takes [..., N, N] and [N] or [..., N, K], got {list(left.shape)} and "
             f"{list(as_array(b).shape)}.",
-            hint="b has as many rows as a.",
+            hint="b has as many rows as a, and the leading axes broadcast.",
         )
-    lead = np.broadcast_shapes(left.shape[:-2], right.shape[:-2])
     found = rows.solve(
         xp.broadcast_to(left, (*lead, *left.shape[-2:])), xp.broadcast_to(right, (*lead, *right.shape[-2:]))
     )
     return xp.squeeze(found, -1) if single else found
+
+
+def _broadcast(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...] | None:
+    """The shape that both broadcast to; None where there is none."""
+    try:
+        return np.broadcast_shapes(one, other)
+    except ValueError:
+        return None
 
 
 def cholesky(x: ArrayLike, *, upper: bool = False) -> Array:

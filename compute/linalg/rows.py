@@ -84,6 +84,12 @@ def _apart(values: Array) -> Array:
     return xp.where(same, xp.zeros_like(gap), 1.0 / xp.where(same, xp.ones_like(gap), gap))
 
 
+def _reciprocal(values: Array) -> Array:
+    """1 / v, and 0 where v is 0."""
+    zero = xp.equal(values, 0.0)
+    return xp.where(zero, xp.zeros_like(values), 1.0 / xp.where(zero, xp.ones_like(values), values))
+
+
 def _inv_back(x: Array, out: Array, dout: Array) -> Array:
     return -(_t(out) @ dout @ _t(out))
 
@@ -158,9 +164,9 @@ def _svd_back(x: Array, out: tuple[Array, Array, Array], dout: tuple[Array, Arra
     inner = (apart * (left - _t(left))) * size + xp.expand_dims(s, -1) * (apart * (right - _t(right)))
     found = u @ (inner + _diagonal(ds)) @ vh
     if x.shape[-2] > x.shape[-1]:
-        found = found + (du - u @ left) / size @ vh
+        found = found + (du - u @ left) * _reciprocal(size) @ vh
     if x.shape[-1] > x.shape[-2]:
-        found = found + (u / size) @ _t(dv - v @ right)
+        found = found + (u * _reciprocal(size)) @ _t(dv - v @ right)
     return found
 
 

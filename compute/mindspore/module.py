@@ -122,6 +122,10 @@ def as_module(network: Cell, *, buffers: tuple[str, ...] = ()) -> CellModule:
             f"as_module takes a Cell, not a {type(network).__name__}.",
             hint="Make the network first: as_module(Network()).",
         )
+    if not isinstance(cast(object, buffers), tuple | list) or not all(isinstance(one, str) for one in buffers):
+        raise ArgumentTypeError(
+            f"as_module: buffers are names of Parameters, got {buffers!r}.", hint='For example buffers=("*.seen",).'
+        )
     named = network.parameters_dict()
     moved = {id(parameter) for _, cell in network.cells_and_names() for parameter in cell.moves()}
     for pattern in buffers:

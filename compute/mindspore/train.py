@@ -40,6 +40,14 @@ class LossMonitor(Callback):
             print(f"epoch: {epoch} step: {step}, loss is {float(losses[step - 1]):.6f}")
 
 
+def _require_dataset(dataset: object) -> None:
+    if not isinstance(dataset, Dataset):
+        raise ArgumentTypeError(
+            f"Model: the data are a Dataset of mindspore.dataset, not a {type(dataset).__name__}.",
+            hint='For example GeneratorDataset(rows, ["data", "label"]).batch(32).',
+        )
+
+
 @final
 class Model:
     """A network with what it needs to learn. ``train`` moves the Parameters of the network; every step is one graph.
@@ -85,6 +93,7 @@ class Model:
                     f"Model.train: a callback is a Callback, not a {type(each).__name__}.",
                     hint="Define epoch_end(self, epoch, losses) in a subclass of Callback; LossMonitor is one.",
                 )
+        _require_dataset(train_dataset)
         if self._optimizer is None:
             raise InputError("Model.train: the model has no optimizer.", hint="Model(network, loss_fn, optimizer).")
         sunk = (train_dataset.get_dataset_size() if sink_size == -1 else sink_size) if dataset_sink_mode else 1
@@ -118,6 +127,7 @@ class Model:
         """The trainer for such a dataset, and the dataset as it takes it."""
         if self._loss_fn is None:
             raise InputError("Model: the model has no loss.", hint="Model(network, loss_fn, optimizer).")
+        _require_dataset(dataset)
         if dataset.batch_size is None:
             raise InputError("Model: the dataset has no batches.", hint="dataset.batch(32)")
         rows, label = _named(dataset, self._network)

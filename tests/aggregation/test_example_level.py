@@ -20,6 +20,7 @@ from coterie.aggregation.plan.private_steps import SLACK, PrivateSteps, StepNois
 from coterie.aggregation.promises.claims import claim_of
 from coterie.client_sdk.device.trainers.base import LocalTask, LocalWork, TrainOptions
 from coterie.client_sdk.device.trainers.plan import PlanTrainer, step_feeds
+from coterie.compute.array import Array
 from coterie.compute.nn import BatchNorm1d, Dropout, Linear, ReLU, Sequential, Tanh
 from coterie.compute.nn.losses import softmax_cross_entropy
 from coterie.compute.optim import adam, sgd
@@ -337,3 +338,13 @@ def test_a_plan_whose_statement_and_graphs_differ_is_refused(manifest: Any, mess
 def test_user_level_privacy_leaves_the_steps_as_they_are() -> None:
     user = replace(LINEAR, privacy=UserLevel(clip=1.0, delta=1e-5, noise_multiplier=1.0))
     assert compile_plan(user).plan.id == compile_plan(replace(LINEAR, privacy=None)).plan.id
+
+
+def comparing(prediction: Array, label: Array, sample_weight: Array) -> Array:
+    return softmax_cross_entropy(prediction, label) * sample_weight
+
+
+@pytest.mark.parametrize("loss", [comparing, {"one": softmax_cross_entropy, "two": comparing}])
+def test_a_loss_that_compares_rows_is_refused(loss: Any) -> None:
+    with pytest.raises(ExperimentError, match="compares the rows of a batch"):
+        compile_plan(replace(LINEAR, loss=loss))

@@ -128,6 +128,7 @@ def test_an_element_inside_an_example_is_named() -> None:
         ({}, "data_missing", "found nothing"),
         ({**ROWS, "id": ROWS["age"]}, "data_surplus", "column 'id' is not in the schema"),
         ({**ROWS, "id": ROWS["age"], "body": ROWS["age"]}, "data_surplus", "columns 'body', 'id' are not"),
+        ({**ROWS, "age": [[1], [2, 3], [4]]}, "data_shape", "column 'age' is no array"),
         (with_column("age", [1, 2]), "data_lengths", "'height' has 3 rows but 'age' has 2"),
         ({name: column[:0] for name, column in ROWS.items()}, "data_empty", "there are no rows"),
         (with_column("age", [[1], [2], [3]]), "data_shape", "has shape [3, 1]"),

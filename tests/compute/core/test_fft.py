@@ -13,7 +13,7 @@ from coterie.compute import TensorSpec, fft, grad, jit, to_onnx, trace, vmap
 from coterie.compute import numpy as cnp
 from coterie.compute.array import Array
 from coterie.compute.extension.laws import check_primitive
-from coterie.errors import ArgumentValueError, CoterieError, DTypeError, ShapeError, TraceError
+from coterie.errors import ArgumentTypeError, ArgumentValueError, CoterieError, DTypeError, ShapeError, TraceError
 
 RNG = np.random.default_rng(29)
 X = RNG.normal(size=(3, 7))
@@ -100,7 +100,10 @@ REFUSED: list[tuple[Callable[[], Any], type[CoterieError], str]] = [
     (lambda: fft.fft(np.arange(4)), DTypeError, "takes float32 or float64, got int"),
     (lambda: fft.fft(X, Y[:, :3]), ShapeError, r"one shape with an axis -1, got \[3, 7\] and \[3, 3\]"),
     (lambda: fft.rfft(X, axis=2), ShapeError, "an axis 2"),
-    (lambda: fft.fft(X, n=0), ArgumentValueError, "at least one point, not 0"),
+    (lambda: fft.fft(X, n=0), ArgumentValueError, "1 to 268435456 points, not 0"),
+    (lambda: fft.fft(X, n=10**12), ArgumentValueError, "points, not 1000000000000"),
+    (lambda: fft.fft(X, n=1.5), ArgumentTypeError, "n must be a whole number, not 1.5"),  # type: ignore[reportArgumentType]
+    (lambda: fft.fft(X, axis=None), ArgumentTypeError, "axis must be a whole number, not None"),  # type: ignore[reportArgumentType]
     (lambda: fft.ifft(X, norm="none"), ArgumentValueError, "no norm 'none'"),  # type: ignore[reportArgumentType]
 ]
 

@@ -222,6 +222,19 @@ def test_a_plan_refuses_a_factorisation_by_name() -> None:
     assert "ONNX has no factorisations" in str(caught.value.hint)
 
 
+@pytest.mark.parametrize("shape", [(4, 2), (2, 4)])
+def test_a_zero_singular_value_of_a_matrix_that_is_not_square_has_a_finite_gradient(shape: tuple[int, int]) -> None:
+    x = np.zeros(shape)
+    x[0, 0] = 2.0
+
+    def largest(matrix: Array) -> Array:
+        return cnp.sum(linalg.svd(matrix, full_matrices=False).S ** 2)
+
+    # The sum of the squares of the singular values is that of the elements.
+    np.testing.assert_allclose(grad(largest)(Array(x)).numpy(), 2 * x, atol=1e-12)
+    assert np.isfinite(grad(lambda matrix: cnp.sum(linalg.pinv(matrix)))(Array(x)).numpy()).all()
+
+
 REFUSED: list[tuple[Callable[[], Any], type[CoterieError], str]] = [
     (lambda: linalg.inv(np.zeros((3, 3))), ArgumentValueError, "inv: the matrix is singular"),
     (lambda: linalg.solve(np.zeros((2, 2)), np.ones(2)), ArgumentValueError, "solve: the matrix is singular"),
@@ -231,6 +244,8 @@ REFUSED: list[tuple[Callable[[], Any], type[CoterieError], str]] = [
     (lambda: linalg.svd(np.ones(3)), ShapeError, r"it takes matrices \[..., M, N\], got \[3\]"),
     (lambda: linalg.inv(np.eye(2, dtype=np.int32)), DTypeError, "float32 or float64, got int32"),
     (lambda: linalg.solve(np.eye(2), np.ones(3)), ShapeError, r"got \[2, 2\] and \[3\]"),
+    (lambda: linalg.solve(np.ones((2, 3, 3)), np.ones((4, 3, 1))), ShapeError, r"got \[2, 3, 3\] and \[4, 3, 1\]"),
+    (lambda: linalg.solve(np.eye(3), np.float64(1.0)), ShapeError, r"got \[3, 3\] and \[\]"),
     (lambda: linalg.svd(np.eye(2), full_matrices=True), ArgumentValueError, "the full matrices are not here"),
     (lambda: linalg.qr(np.eye(2), mode="complete"), ArgumentValueError, "the mode 'complete' is not here"),
 ]

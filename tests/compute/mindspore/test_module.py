@@ -17,7 +17,7 @@ from coterie.compute import grad, jit, optim
 from coterie.compute import mindspore as ms
 from coterie.compute import nn as core
 from coterie.compute.array import Array
-from coterie.compute.mindspore import Parameter, Tensor, as_loss, as_module, as_optimizer, nn, ops
+from coterie.compute.mindspore import Model, Parameter, Tensor, as_loss, as_module, as_optimizer, nn, ops
 from coterie.compute.mindspore.dataset import NumpySlicesDataset
 from coterie.compute.nn.calling import forward
 from coterie.compute.nn.losses import softmax_cross_entropy
@@ -385,6 +385,10 @@ def test_losses_and_optimizers_that_do_not_fit_are_refused() -> None:
         ),
         (lambda: as_optimizer(optim.sgd(0.1), network), ArgumentTypeError, "this is an Optimizer"),  # type: ignore[arg-type]
         (lambda: as_module(Plain), ArgumentTypeError, "takes a Cell"),  # type: ignore[arg-type]
+        (lambda: as_module(network, buffers=None), ArgumentTypeError, "buffers are names"),  # type: ignore[arg-type]
+        (lambda: as_module(network, buffers=(1,)), ArgumentTypeError, "buffers are names"),  # type: ignore[arg-type]
+        (lambda: Model(network, nn.MSELoss()).eval(None), ArgumentTypeError, "not a NoneType"),  # type: ignore[arg-type]
+        (lambda: Model(network, nn.MSELoss()).train(1, [1]), ArgumentTypeError, "not a list"),  # type: ignore[arg-type]
     ]
     for call, kind, told in refused:
         with pytest.raises(kind, match=told) as caught:
