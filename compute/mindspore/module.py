@@ -122,7 +122,9 @@ def as_module(network: Cell, *, buffers: tuple[str, ...] = ()) -> CellModule:
             f"as_module takes a Cell, not a {type(network).__name__}.",
             hint="Make the network first: as_module(Network()).",
         )
-    if not isinstance(cast(object, buffers), tuple | list) or not all(isinstance(one, str) for one in buffers):
+    if not isinstance(cast(object, buffers), tuple | list) or not all(
+        isinstance(cast(object, one), str) for one in buffers
+    ):
         raise ArgumentTypeError(
             f"as_module: buffers are names of Parameters, got {buffers!r}.", hint='For example buffers=("*.seen",).'
         )
@@ -200,8 +202,8 @@ def as_optimizer(optimizer: Optimizer, network: Cell) -> optim.Optimizer:
     if table is None or table.size > 1:
         raise ArgumentValueError(
             f"as_optimizer: the learning rate of {type(optimizer).__name__} changes from step to step.",
-            hint="Give it one number here, and the schedule to what trains: RoundPolicy(hyper_schedule={'lr': ...}) of "
-            "an experiment, Trainer(schedules={'lr': ...}).",
+            hint="Give it one number here, and the schedule to what trains: Experiment(schedules={'lr': ...}) or "
+            "Trainer(schedules={'lr': ...}).",
         )
     return _ruled(optimizer, float(table[0]))
 

@@ -34,14 +34,16 @@ def accuracy(logits: Array, labels: Array, *, ignore: int | None = None) -> Arra
 
 
 def binary_accuracy(logits: Array, labels: Array) -> Array:
-    """1 where the logit's sign says the label (above 0 means 1), else 0, [B]. logits [B] or [B, 1]; labels [B] of 0 and
-    1.
+    """1 where the logit's sign says the label (above 0 means 1), else 0, meaned over all axes but the first, [B].
+
+    logits [B, ...] and labels of the same shape, of 0 and 1; or logits [B, 1] and labels [B].
     """
-    if logits.shape not in (labels.shape, (*labels.shape, 1)) or labels.ndim != 1:
-        wanted = "logits [B] or [B, 1] and labels [B]"
+    if not labels.ndim or (logits.shape != labels.shape and (labels.ndim, logits.shape) != (1, (*labels.shape, 1))):
+        wanted = "logits [B, ...] and labels of one shape"
         refuse_shape("binary_accuracy", wanted, logits, labels, hint="The logits come first.")
     said = xp.greater(xp.reshape(logits, labels.shape), 0.0)
-    return xp.astype(xp.equal(xp.astype(said, logits.dtype), xp.astype(labels, logits.dtype)), logits.dtype)
+    right = xp.astype(xp.equal(xp.astype(said, logits.dtype), xp.astype(labels, logits.dtype)), logits.dtype)
+    return right if right.ndim == 1 else xp.mean(right, axis=tuple(range(1, right.ndim)))
 
 
 def squared_error(prediction: Array, target: Array) -> Array:

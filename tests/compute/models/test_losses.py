@@ -214,6 +214,12 @@ def test_a_class_that_is_ruled_out_leaves_weighted_losses_finite():
         np.testing.assert_allclose(value, [np.log1p(np.e)], rtol=1e-6)
 
 
+def test_binary_accuracy_of_several_labels_is_their_mean() -> None:
+    logits = Array(np.array([[1.0, -1.0, 2.0], [-1.0, -2.0, 3.0]], np.float32))
+    labels = Array(np.array([[1, 1, 1], [0, 0, 1]], np.int32))
+    np.testing.assert_allclose(metrics.binary_accuracy(logits, labels).numpy(), [2 / 3, 1.0], rtol=1e-6)
+
+
 def test_an_ignored_label_counts_in_no_mean() -> None:
     generator = np.random.Generator(np.random.PCG64(5))
     logits = Array(generator.normal(size=(3, 4, 5)).astype(np.float32))
