@@ -22,7 +22,7 @@ from coterie.compute.signature import in_order, require_function
 from coterie.compute.source import replaying, user_source
 from coterie.compute.table import PRIMITIVES
 from coterie.compute.trace import Traced, is_array, trace_flat
-from coterie.compute.walk import given, walk
+from coterie.compute.walk import environment_of, walk
 from coterie.errors import ArgumentTypeError, ArgumentValueError, DTypeError, InputError, InternalError, ShapeError
 
 Position: TypeAlias = int | tuple[int, ...] | None
@@ -139,7 +139,7 @@ class _Linearised:
         leaves = [as_array(leaf) for leaf in tree.flatten(tuple(arguments))[0] if is_array(leaf)]
         self.graph: Graph = pool_first(self.traced.graph)
         inputs = [*leaves, *weights, *self.traced.captures]
-        arrays = given(self.graph, inputs)
+        arrays = environment_of(self.graph, inputs)
         self.structures = [self.traced.in_structure.children[position] for position in positions]
         self.wanted = [
             self._input(path, arguments[position])
@@ -193,7 +193,7 @@ class Forward:
     ) -> None:
         self.graph = graph
         self._evaluated = evaluated or {}
-        self.environment: dict[Value, Array] = {**given(graph, inputs), **self._evaluated}
+        self.environment: dict[Value, Array] = {**environment_of(graph, inputs), **self._evaluated}
         self._active = set(wanted)
         self._saved: dict[Node, tuple[Array, ...]] = {}
         walk(graph, self.environment, self._apply)

@@ -20,7 +20,7 @@ from coterie.compute.signature import in_order, require_function
 from coterie.compute.source import user_source
 from coterie.compute.table import PRIMITIVES
 from coterie.compute.trace import TensorSpec, is_array, trace_flat
-from coterie.compute.walk import given, told, walk
+from coterie.compute.walk import environment_of, outputs_of, walk
 from coterie.errors import InputError, InternalError, ShapeError
 
 Axes: TypeAlias = Any  # int, None, or a tree of them that stands above the leaves it speaks for
@@ -78,7 +78,7 @@ def vmap(fn: Callable[..., Any], in_axes: Axes = 0, out_axes: Axes = 0) -> Calla
                 symbols.append(leaf)
         traced = trace_flat(fn, tree.unflatten(structure, symbols), ())
         lanes += [Lane(array, False) for array in traced.captures]
-        results = told(traced.graph, replay_batched(traced.graph, lanes, size))
+        results = outputs_of(traced.graph, replay_batched(traced.graph, lanes, size))
         places = _spread("out_axes", out_axes, traced.out_structure)
         return tree.unflatten(
             traced.out_structure, [_placed(lane, axis, size) for lane, axis in zip(results, places, strict=True)]
@@ -89,7 +89,7 @@ def vmap(fn: Callable[..., Any], in_axes: Axes = 0, out_axes: Axes = 0) -> Calla
 
 def replay_batched(graph: Graph, inputs: Sequence[Lane], size: int) -> dict[Value, Lane]:
     """Apply every node of a graph to all examples at once, in the context of the caller."""
-    return walk(graph, given(graph, inputs), lambda node, lanes: _apply(node, lanes, size))
+    return walk(graph, environment_of(graph, inputs), lambda node, lanes: _apply(node, lanes, size))
 
 
 def _apply(node: Node, lanes: Sequence[Lane], size: int) -> list[Lane]:
@@ -115,7 +115,7 @@ def batch_graph(graph: Graph, mapped: Sequence[bool], size: int, wanted: Sequenc
 
     def batched(arrays: list[Array]) -> list[Array]:
         lanes = [Lane(array, is_mapped) for array, is_mapped in zip(arrays, mapped, strict=True)]
-        results = told(graph, replay_batched(graph, lanes, size))
+        results = outputs_of(graph, replay_batched(graph, lanes, size))
         flags.extend(lane.mapped or want for lane, want in zip(results, wanted, strict=True))
         return [
             rules.broadcast_to(lane.array, (size, *lane.array.shape)) if want and not lane.mapped else lane.array

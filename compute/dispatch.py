@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from coterie.compute.ir import Attributes, Graph, NDArray, Node, Type
-from coterie.compute.walk import given, told, walk
+from coterie.compute.walk import environment_of, outputs_of, walk
 
 
 class Row(Protocol):
@@ -36,7 +36,7 @@ DISPATCH = _Dispatch()
 
 def run(graph: Graph, inputs: Sequence[NDArray]) -> list[NDArray]:
     """The outputs by position, of inputs whose types are known to be right."""
-    return told(graph, walk(graph, given(graph, inputs), _evaluated))
+    return outputs_of(graph, walk(graph, environment_of(graph, inputs), _evaluated))
 
 
 def _evaluated(node: Node, operands: list[NDArray]) -> list[NDArray]:

@@ -5,14 +5,14 @@ from collections.abc import Callable, Sequence
 from coterie.compute.array_type import Array, bind_all
 from coterie.compute.ir import Graph, Node, Type, Value
 from coterie.compute.recorder import RECORDER, Recorder
-from coterie.compute.walk import given, told, walk
+from coterie.compute.walk import environment_of, outputs_of, walk
 
 
 def replay(graph: Graph, inputs: Sequence[Array]) -> dict[Value, Array]:
     """Apply every node of a graph to arrays, in the context of the caller: evaluated outside a trace, recorded inside.
     The array of every value.
     """
-    return walk(graph, given(graph, inputs), applied)
+    return walk(graph, environment_of(graph, inputs), applied)
 
 
 def applied(node: Node, operands: Sequence[Array]) -> tuple[Array, ...]:
@@ -24,7 +24,7 @@ def applied(node: Node, operands: Sequence[Array]) -> tuple[Array, ...]:
 
 def apply(graph: Graph, inputs: Sequence[Array]) -> list[Array]:
     """The outputs of a graph for these inputs, in the context of the caller."""
-    return told(graph, replay(graph, inputs))
+    return outputs_of(graph, replay(graph, inputs))
 
 
 def build(types: Sequence[Type], fn: Callable[[list[Array]], Sequence[Array]], parent: Recorder | None = None) -> Graph:

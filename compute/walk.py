@@ -30,11 +30,11 @@ def walk(graph: Graph, environment: dict[Value, V], interpret: Interpreter[V]) -
     return environment
 
 
-def given(graph: Graph, inputs: Sequence[V]) -> dict[Value, V]:
+def environment_of(graph: Graph, inputs: Sequence[V]) -> dict[Value, V]:
     """The environment of inputs by position."""
     return dict(zip(graph.inputs.values(), inputs, strict=True))
 
 
-def told(graph: Graph, environment: dict[Value, V]) -> list[V]:
+def outputs_of(graph: Graph, environment: dict[Value, V]) -> list[V]:
     """What the outputs of a graph became, by position."""
     return [environment[value] for value in graph.outputs.values()]

@@ -10,7 +10,7 @@ from coterie.compute.passes import optimise
 from coterie.compute.replay import build
 from coterie.compute.table import PLAIN, PRIMITIVES
 from coterie.compute.verify import verify
-from coterie.compute.walk import given, told, walk
+from coterie.compute.walk import environment_of, outputs_of, walk
 from coterie.errors import TraceError
 
 
@@ -28,7 +28,7 @@ def unrolled(graph: Graph) -> Graph:
 
 
 def _replay(graph: Graph, inputs: Sequence[Array]) -> list[Array]:
-    return told(graph, walk(graph, given(graph, inputs), _written_out))
+    return outputs_of(graph, walk(graph, environment_of(graph, inputs), _written_out))
 
 
 def _written_out(node: Node, operands: list[Array]) -> Sequence[Array]:

@@ -11,7 +11,7 @@ from coterie.compute.ir import Node
 from coterie.compute.replay import applied
 from coterie.compute.table import PRIMITIVES
 from coterie.compute.trace import is_array, trace_flat
-from coterie.compute.walk import given, told, walk
+from coterie.compute.walk import environment_of, outputs_of, walk
 
 # float32 has 24 significant bits, bfloat16 has 8.
 _SPLIT = float(2**16 + 1)
@@ -52,7 +52,7 @@ def rounded(fn: Callable[..., Any]) -> Callable[..., Any]:
             if is_array(leaf)
         ]
         inputs += [_round(array) for array in traced.captures]
-        results = told(traced.graph, walk(traced.graph, given(traced.graph, inputs), _rounded))
+        results = outputs_of(traced.graph, walk(traced.graph, environment_of(traced.graph, inputs), _rounded))
         return tree.unflatten(traced.out_structure, results)
 
     return computed

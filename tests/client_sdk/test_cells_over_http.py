@@ -23,7 +23,7 @@ def test_the_lenet_script_trains_on_a_device_of_a_coordinator(
     script = example("mindspore_lenet")
     file = script.load(str(data_dir))
     train, test = script.rows(file, "train", 400), script.rows(file, "test", 200)
-    wanted = replace(script.experiment(test, rounds=1, cohort=1), epochs=4, infer_batch=200)
+    wanted = replace(script.experiment(test, rounds=1, cohort=1), epochs=8, infer_batch=200)
     with Control(coordinator.url, token=coordinator.token) as control:
         run = control.submit(wanted, key=RESEARCHER)
         token = control.enrolment_token(run.view().population).token

@@ -14,7 +14,6 @@ from coterie.compute import numpy as xp
 from coterie.compute.array import Array
 from coterie.compute.nn.losses import softmax_cross_entropy
 from coterie.compute.nn.zoo import mlp
-from coterie.protocol.privacy import ExampleLevel
 from coterie.protocol.rounds import Best, RoundPolicy, Target
 from coterie.simulation import simulate_full
 
@@ -98,11 +97,6 @@ def test_a_loss_that_compares_rows_sees_which_are_padding() -> None:
         for size in (5, 8)
     ]
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
-    level = ExampleLevel(epsilon=8.0, delta=1e-3, clip=1.0, rows=40)
-    private = experiment(
-        loss=against_the_mean, privacy=level, rounds=RoundPolicy(rounds=1, cohort=2, weight_cap=1, evaluate_every=0)
-    )
-    assert compile_plan(private).plan.manifest.training.private is not None
 
 
 @pytest.mark.parametrize(
