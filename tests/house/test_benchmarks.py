@@ -80,6 +80,7 @@ SMALL_WITH_DATA: dict[str, str] = {
     "methods": "--quick --method fedavg",
     "partitions": "--quick --only iid",
     "private_mnist": "--quick --only central",
+    "quantise": "--quick",
     "robust": "--quick --only mean --attacks none --alpha 1.0",
 }
 # Their smallest runs take a quarter of a minute; only how they print is looked at.
