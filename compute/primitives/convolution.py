@@ -5,7 +5,7 @@ All share the attributes stride (rows, columns), padding ((top, bottom), (left, 
 groups; weights are [O, C / groups, kh, kw].
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -168,6 +168,19 @@ def _second(node: Node) -> Value:
     return node.inputs[1]
 
 
+def _facts(image: Callable[[Node], Value]) -> facts.Facts:
+    """Of a product with the weight. image: what has an element for each window."""
+    return facts.computing(
+        category="nn",
+        flops=facts.window(image, _second),
+        cheap=False,
+        zero="any",
+        nonnegative=False,
+        half="begins",
+        derivative=False,
+    )
+
+
 ROWS = (
     single(
         name="conv",
@@ -180,15 +193,7 @@ ROWS = (
         ),
         batch=batch_convolution.product,
         lower=lower_conv,
-        facts=facts.computing(
-            category="nn",
-            flops=facts.window(_made, _second),
-            cheap=False,
-            zero="any",
-            nonnegative=False,
-            half="begins",
-            derivative=False,
-        ),
+        facts=_facts(_made),
     ),
     single(
         name="conv_input_gradient",
@@ -200,15 +205,7 @@ ROWS = (
         ),
         batch=batch_convolution.product,
         lower=lower_input_gradient,
-        facts=facts.computing(
-            category="nn",
-            flops=facts.window(_first, _second),
-            cheap=False,
-            zero="any",
-            nonnegative=False,
-            half="begins",
-            derivative=False,
-        ),
+        facts=_facts(_first),
     ),
     single(
         name="conv_weight_gradient",

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from coterie.aggregation.evaluate import metric_sums
 from coterie.aggregation.plan.bundle import Plan
-from coterie.aggregation.plan.manifest import METRICS, Manifest
+from coterie.aggregation.plan.manifest import Manifest
 from coterie.aggregation.plan.stage import Stage, TaskName
 from coterie.aggregation.walk import Supply, filled, run
 from coterie.client_sdk.device.trainers.base import LocalResult, LocalWork
@@ -157,15 +157,17 @@ class PlanTrainer:
         _, *after = dropwhile(lambda stage: stage.over != "steps", manifest.stages_of("train"))
         finished = self._run_stages(work, after, supply)
         sections = finished.at("upload")
-        if manifest.training.precision == "float16" and not sections[METRICS][0]:
-            # Every step overflowed and was skipped. That is divergence, which whoever looks at the numbers refuses.
-            sections = {name: np.full_like(section, np.nan) for name, section in sections.items()}
-        return LocalResult(
+        result = LocalResult(
             sections={spec.name: sections[spec.name] for spec in manifest.sections},
             weight=begun.weight,
             steps=steps,
             client_state=dict(finished.at("client_state")),
         )
+        if manifest.training.precision == "float16" and not result.metrics(work.plan).examples:
+            # Every step overflowed and was skipped. That is divergence, which whoever looks at the numbers refuses.
+            nothing = {name: np.full_like(section, np.nan) for name, section in result.sections.items()}
+            return replace(result, sections=nothing)
+        return result
 
     def evaluate(self, work: LocalWork) -> MetricSums:
         """The plan's metric sums over the rows."""
