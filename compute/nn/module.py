@@ -74,6 +74,13 @@ def prefixed(parts: Mapping[str, Module]) -> dict[str, ParameterSpec]:
     return {f"{name}.{key}": spec for name, module in parts.items() for key, spec in module.specs().items()}
 
 
+def in_turn(parts: Mapping[str, Module], params: Parameters, x: Array, mode: Mode) -> Array:
+    """What named parts make of x one after another, each with its own parameters."""
+    for name, module in parts.items():
+        x = module(part(params, name), x, mode)
+    return x
+
+
 def require(params: Parameters, name: str, module: Module) -> Array:
     """One parameter. Raises InputError naming it, the module and what was given instead."""
     try:

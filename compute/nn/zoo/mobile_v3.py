@@ -11,7 +11,7 @@ from coterie.compute.nn.convolution import Conv2d
 from coterie.compute.nn.dropout import Dropout
 from coterie.compute.nn.linear import Linear
 from coterie.compute.nn.mode import EVAL, Mode
-from coterie.compute.nn.module import Module, Parameters, ParameterSpec, check_positive, part, prefixed
+from coterie.compute.nn.module import Module, Parameters, ParameterSpec, check_positive, in_turn, prefixed
 from coterie.compute.nn.pooling import AdaptiveAvgPool2d
 from coterie.compute.nn.sequential import Flatten, Sequential
 from coterie.errors import InputError
@@ -109,9 +109,7 @@ class Bottleneck(Module):
         return prefixed(self._parts())
 
     def __call__(self, params: Parameters, x: Array, mode: Mode = EVAL) -> Array:
-        y = x
-        for name, module in self._parts().items():
-            y = module(part(params, name), y, mode)
+        y = in_turn(self._parts(), params, x, mode)
         return x + y if self.stride == 1 and self.inputs == self.outputs else y
 
 
