@@ -8,6 +8,7 @@ import numpy as np
 
 from coterie.compute.ir import NDArray
 from coterie.compute.runtime.session import CPU, Session, describe, first_line, open_session
+from coterie.compute.runtime.slots import Memory, memory_of
 from coterie.compute.runtime.tensors import TensorInfo, check_names
 from coterie.compute.runtime.unread import inputs_of
 from coterie.errors import ArgumentTypeError, CoterieError, InputError, InternalError, ProviderFailed
@@ -24,6 +25,7 @@ class Executable:
     arena: keep freed memory for the next run; without it peak memory is lower and runs are slower.
     fallback: let nodes that another provider lacks run on the CPU. session: what runs the graph in place of a session
     of ONNX Runtime, for providers of other packages; the options above but ``provider`` are then the package's affair.
+    memory: where a step loop keeps its tensors; by default the provider's own (``memory_of``).
 
     Guarantees: a run on the CPU provider with the same feeds and the same number of threads gives the same bits;
     ``run`` may be called from several threads. Raises GraphRefused when the graph does not load, ConfigurationError for
@@ -41,6 +43,7 @@ class Executable:
         fallback: bool = True,
         profile_prefix: str | None = None,
         session: Session | None = None,
+        memory: Memory | None = None,
     ) -> None:
         if not isinstance(cast(object, data), bytes):
             raise ArgumentTypeError(
@@ -68,6 +71,12 @@ class Executable:
         self.taken: frozenset[str] = frozenset(info.name for info in taken)
         """The inputs that the session has: on another provider than the CPU those that some node reads."""
         self.outputs: tuple[TensorInfo, ...] = describe(self.session.get_outputs())
+        self._memory = memory
+
+    @cached_property
+    def memory(self) -> Memory:
+        """Makes the memory that a step loop over this graph reads and writes."""
+        return memory_of(self.provider) if self._memory is None else self._memory
 
     @cached_property
     def input(self) -> Mapping[str, TensorInfo]:

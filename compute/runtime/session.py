@@ -1,6 +1,9 @@
 """The one place that touches ONNX Runtime's untyped Python interface; everything above it is typed."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import redirect_stdout
+from functools import cache
+from io import StringIO
 from typing import Any, Protocol, cast
 
 import onnxruntime  # pyright: ignore[reportMissingTypeStubs]
@@ -24,6 +27,14 @@ DTYPES: Mapping[str, str] = {
     "tensor(uint8)": "uint8",
     "tensor(bool)": "bool",
 }
+
+
+MEMORIES: Mapping[str, str] = {
+    "CUDAExecutionProvider": "cuda",
+    "TensorrtExecutionProvider": "cuda",
+    "WebGpuExecutionProvider": "webgpu",
+}
+"""Provider → ONNX Runtime's name for the memory of its device. A provider that is not here reads the host's."""
 
 
 class OrtValue(Protocol):
@@ -115,7 +126,7 @@ def open_session(
         raise ConfigurationError(f"threads must be a whole number of at least 1, got {threads!r}.")
     # Nobody who wants the CPU loads a plug-in.
     devices = [] if provider == CPU else plugin_devices(provider)
-    if not devices and provider not in _registered():
+    if provider != CPU and not devices and provider not in _registered():
         raise ConfigurationError(
             f"ONNX Runtime has no provider {provider!r} here; it has {', '.join(available_providers())}."
         )
@@ -192,8 +203,21 @@ def available_providers() -> list[str]:
     return [*(name for name in _registered() if name not in plugins), *plugins]
 
 
+@cache
+def _load_cuda() -> None:
+    """Load CUDA's libraries from the packages of ``onnxruntime-gpu[cuda,cudnn]``, where that is installed: ONNX Runtime
+    looks for them in the system's folders alone, and would leave the GPU out.
+    """
+    runtime = cast(Any, onnxruntime)
+    if getattr(runtime, "cuda_version", ""):
+        # It prints what it does not find; the session says so again, as an error.
+        with redirect_stdout(StringIO()):
+            runtime.preload_dlls()
+
+
 def _registered() -> list[str]:
     """What ONNX Runtime was built with; with a plug-in that is loaded, what that one brings too."""
+    _load_cuda()
     # The Azure provider forwards to a web service; it is no place to compute.
     return [str(name) for name in cast(Any, onnxruntime).get_available_providers() if name != "AzureExecutionProvider"]
 
@@ -206,6 +230,14 @@ def runtime_version() -> str:
 def ortvalue_over(array: NDArray) -> OrtValue:
     """A CPU tensor that shares ``array``'s memory: writing to the array writes to the tensor."""
     return cast(OrtValue, cast(Any, onnxruntime).OrtValue.ortvalue_from_numpy(array))
+
+
+def ortvalue_in(memory: str, info: TensorInfo) -> OrtValue:
+    """A tensor in a device's memory, one of ``MEMORIES``: ``update_inplace`` copies to it, ``numpy`` from it. What it
+    holds first is not said.
+    """
+    made = cast(Any, onnxruntime).OrtValue.ortvalue_from_shape_and_type(info.shape, info.numpy_dtype.type, memory, 0)
+    return cast(OrtValue, made)
 
 
 def describe(arguments: Sequence[NodeArg]) -> tuple[TensorInfo, ...]:

@@ -52,6 +52,8 @@ class SteadyLoop:
     Guarantees: a step that failed has changed nothing, since a loop writes to another set of state than it reads; so
     the CPU repeats it from the same state, and no step is lost or made twice. On the CPU nothing is caught: there is
     nothing to fall back to.
+
+    Raises ProviderFailed where the state lies on a device that no longer gives it back; whoever trains begins again.
     """
 
     def __init__(

@@ -1,32 +1,16 @@
 """Stepping a graph whose outputs are its next inputs, without copying state and without allocating."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-
-import numpy as np
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 
 from coterie.compute.ir import NDArray
 from coterie.compute.runtime.executable import Executable, failed
 from coterie.compute.runtime.in_place import stepped_in_place
-from coterie.compute.runtime.session import CPU, Binding, OrtValue, ortvalue_over
+from coterie.compute.runtime.session import CPU, Binding
+from coterie.compute.runtime.slots import HostSlot, Slot
 from coterie.compute.runtime.tensors import TensorInfo, check_names
 from coterie.errors import InputError
-
-
-@dataclass(frozen=True)
-class Slot:
-    """Memory that ONNX Runtime reads or writes, seen from NumPy: both share one buffer."""
-
-    info: TensorInfo
-    array: NDArray
-    value: OrtValue
-
-    @staticmethod
-    def make(info: TensorInfo) -> "Slot":
-        """A zeroed slot."""
-        array = info.zeros()
-        return Slot(info, array, ortvalue_over(array))
 
 
 class StepLoop:
@@ -44,10 +28,16 @@ class StepLoop:
     for both. It saves memory, and the time that writing to other memory takes: a tenth of a step of Adam on large
     tensors. On the CPU only; elsewhere it changes nothing. When a step fails, such state is lost.
 
+    State, constants and results lie in ``executable.memory``. Where that is a device's, a step copies its feeds there
+    and nothing else; ``read`` and ``state`` copy what they return.
+
+    rebind: bind the inputs again at each step; providers that copy at bind time need it, hence the default: where
+    another provider than the CPU is bound to memory of the host.
+
     Guarantees: the same bits as ``executable.run`` with the outputs fed back by hand; a step allocates no tensor;
-    arrays given are copied and arrays returned are copies. One loop serves one thread at a time. rebind: bind the
-    inputs again at each step; providers that copy at bind time need it, hence the default: everywhere but on the CPU.
-    Raises InputError naming the tensor for a missing, unknown or misshaped one.
+    arrays given are copied and arrays returned are copies. One loop serves one thread at a time.
+    Raises InputError naming the tensor for a missing, unknown or misshaped one; ProviderFailed, also of ``state`` and
+    ``read``, when another provider than the CPU fails.
     """
 
     def __init__(
@@ -67,16 +57,17 @@ class StepLoop:
             raise InputError(f"step loop: {', '.join(clash)} cannot be both carried and constant.")
         self.executable = executable
         self._carry = dict(carry)
-        self._rebind = executable.provider != CPU if rebind is None else rebind
-        slots = {tensor.name: Slot.make(tensor) for tensor in executable.inputs}
+        slots = {tensor.name: self._slot(tensor) for tensor in executable.inputs}
+        copied_when_bound = executable.provider != CPU and any(isinstance(slot, HostSlot) for slot in slots.values())
+        self._rebind = copied_when_bound if rebind is None else rebind
         lying = (
             stepped_in_place(executable.data, carry) if in_place and executable.provider == CPU else frozenset[str]()
         )
-        second = {name: slots[name] if name in lying else Slot.make(slots[name].info) for name in carried}
+        second = {name: slots[name] if name in lying else self._slot(slots[name].info) for name in carried}
         self._states = ({name: slots[name] for name in carried}, second)
         self._constants = {name: slot for name, slot in slots.items() if name in constants}
         self._feeds = {name: slot for name, slot in slots.items() if name not in carried and name not in constants}
-        self._results = {tensor.name: Slot.make(tensor) for tensor in executable.outputs if tensor.name not in carry}
+        self._results = {tensor.name: self._slot(tensor) for tensor in executable.outputs if tensor.name not in carry}
         self._turn = 0
         check_names(self._constants, constants, where="step loop constants")
         self.load(state, constants=constants)
@@ -92,20 +83,24 @@ class StepLoop:
         """Start again from ``state`` (every carried input), keeping memory and bindings; ``constants`` replaces all
         constants when given.
         """
-        _write(self._states[self._turn], state, where="step loop state")
+        _check(self._states[self._turn], state, where="step loop state")
         if constants is not None:
-            _write(self._constants, constants, where="step loop constants")
+            _check(self._constants, constants, where="step loop constants")
+        with self._provider("copying the state of a training"):
+            _write(self._states[self._turn], state)
+            _write(self._constants, constants or {})
 
     def step(self, feeds: Mapping[str, NDArray]) -> None:
         """Run once. feeds: every input that is neither carried nor constant; they are copied before this returns.
 
         Raises ProviderFailed when another provider than the CPU fails; the state is then that before the step.
         """
-        _write(self._feeds, feeds, where="step")
+        _check(self._feeds, feeds, where="step")
         turn = self._turn
-        if self._rebind:
-            self._bind_inputs(self._bindings[turn], turn)
-        try:
+        try:  # Not _provider, whose generator costs every step a microsecond.
+            _write(self._feeds, feeds)
+            if self._rebind:
+                self._bind_inputs(self._bindings[turn], turn)
             self._runs[turn]()
         except Exception as error:  # see open_session
             raise failed(self.executable.provider, error, "a training step") from error
@@ -116,11 +111,29 @@ class StepLoop:
         for carried ones, before any step.
         """
         wanted = (names,) if isinstance(names, str) else names
-        return {name: self._output(name).array.copy() for name in wanted}
+        return self._copies({name: self._output(name) for name in wanted})
 
     def state(self) -> dict[str, NDArray]:
         """Copies of the carried inputs as the next step will see them."""
-        return {name: slot.array.copy() for name, slot in self._states[self._turn].items()}
+        return self._copies(self._states[self._turn])
+
+    def _copies(self, slots: Mapping[str, Slot]) -> dict[str, NDArray]:
+        with self._provider("copying its results"):
+            return {name: slot.read() for name, slot in slots.items()}
+
+    def _slot(self, info: TensorInfo) -> Slot:
+        with self._provider(f"taking {info.nbytes:,} bytes of memory for {info.name!r}"):
+            return self.executable.memory(info)
+
+    @contextmanager
+    def _provider(self, doing: str) -> Generator[None]:
+        """A failure in here is the provider's; the host's memory is nobody's fault."""
+        try:
+            yield
+        except MemoryError:
+            raise
+        except Exception as error:  # see open_session
+            raise failed(self.executable.provider, error, doing) from error
 
     def _output(self, name: str) -> Slot:
         carried = self._carry.get(name)
@@ -162,10 +175,13 @@ def _check_carry(executable: Executable, carry: Mapping[str, str]) -> None:
             raise InputError(f"step loop: output {output} cannot become input {into}: dtype and shape must be equal.")
 
 
-def _write(slots: Mapping[str, Slot], values: Mapping[str, NDArray], *, where: str) -> None:
-    """Copy every value into its slot, after all of them have been checked."""
+def _check(slots: Mapping[str, Slot], values: Mapping[str, NDArray], *, where: str) -> None:
+    """Require one array of the right dtype and shape for every slot."""
     check_names(slots, values, where=where)
     for name, slot in slots.items():
         slot.info.check(values[name], where=where)
-    for name, slot in slots.items():
-        np.copyto(slot.array, values[name])
+
+
+def _write(slots: Mapping[str, Slot], values: Mapping[str, NDArray]) -> None:
+    for name, value in values.items():
+        slots[name].write(value)

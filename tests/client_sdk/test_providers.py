@@ -37,7 +37,7 @@ from coterie.compute.runtime.quarantine import identity_of
 from coterie.compute.runtime.session import CPU
 from coterie.compute.runtime.verdict import Identity, Verdict
 from coterie.protocol.rounds import RoundPolicy
-from tests.compute.providers.fakes import failing, made, off, rounding, stale
+from tests.compute.providers.fakes import Recorded, failing, made, off, rounding, stale
 
 TASK = LocalTask(experiment="exp", round=1, seed=7)
 PLAN = compile_plan(experiment(epochs=3))
@@ -131,6 +131,33 @@ def test_e6_a_provider_that_fails_in_a_training_costs_no_step(at: int) -> None:
     assert providers.chosen(PLAN.plan.id) == Seat()
     train(providers)
     assert told(providers) == []
+
+
+@pytest.mark.capability("E6")
+@pytest.mark.usefixtures("quick")
+def test_e6_weights_are_copied_to_a_device_once_a_training() -> None:
+    recorded, weights = Recorded("Recorded", "1"), ["shared/0.weight", "shared/2.weight"]
+    trainer = PlanTrainer(providers=desk(recorded))
+    trainer.train(work_on())
+    for turn in (1, 2):
+        before = recorded.copies.sent.copy(), recorded.copies.fetched.copy(), recorded.copies.bound
+        steps = trainer.train(work_on()).steps
+        sent, fetched = recorded.copies.sent - before[0], recorded.copies.fetched - before[1]
+        assert steps == 12 and {sent[name] for name in weights} == {fetched[name] for name in weights} == {1}
+        assert max(sent.values()) == steps, turn  # the batches
+        assert recorded.copies.bound == before[2]
+
+
+@pytest.mark.capability("E6")
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("at", [0, 5, 11])
+@pytest.mark.parametrize("forgets", [False, True], ids=["failed", "lost with its memory"])
+def test_e6_a_training_ends_on_the_cpu_when_its_device_is_lost(at: int, forgets: bool) -> None:
+    providers = desk(Recorded("Recorded", "1", fails_at=TRIED + at, forgets=forgets))
+    found, expected = train(providers), train(None)
+    assert found.steps == expected.steps == 12
+    assert np.array_equal(found.sections["delta"], expected.sections["delta"])
+    assert told(providers)[-1] == ("Recorded", "failed") and providers.chosen(PLAN.plan.id) == Seat()
 
 
 @pytest.mark.usefixtures("quick")

@@ -61,7 +61,7 @@ def main() -> int:
 
 def proven_fields(found: Mapping[str, Any]) -> list[str]:
     """What the list remembers of a proof: what the same machine, or another one, has to reach again."""
-    return [name for name in found if name not in ("seconds", "cpu", "proved", "wrong")]
+    return [name for name in found if name not in ("seconds", "cpu", "proved", "wrong", "steps")]
 
 
 def _proof(environment: Environment) -> tuple[Mapping[str, Any] | None, str]:
@@ -71,6 +71,7 @@ def _proof(environment: Environment) -> tuple[Mapping[str, Any] | None, str]:
     except NotHere as error:
         return None, str(error)
     arguments = [environment.provider, "--graphs", *environment.graphs, "--files", *environment.files]
+    arguments += ["--times"] if environment.timed else []
     command = [str(environment.python), "-m", "tests.providers.prove", *arguments]
     try:
         done = subprocess.run(

@@ -28,7 +28,8 @@ class NotHere(Exception):
 class Environment:
     """packages: what brings the provider, ONNX Runtime among it. graphs: of plans, that the provider has to run.
     files: the kinds of files beside plans that it has to run. vulkan: whether it needs a Vulkan driver, which may be a
-    software one.
+    software one. device: the file by which the system shows a device that it needs; "" for none. timed: whether steps
+    are timed on it and on the CPU.
     """
 
     name: str
@@ -37,6 +38,8 @@ class Environment:
     graphs: tuple[str, ...] = EVERY_GRAPH
     files: tuple[str, ...] = ()
     vulkan: bool = False
+    device: str = ""
+    timed: bool = False
 
     @property
     def python(self) -> Path:
@@ -45,6 +48,8 @@ class Environment:
 
     def made(self) -> Mapping[str, str]:
         """Make it where it is not made yet; gives the variables to run it with. Raises NotHere."""
+        if self.device and not Path(self.device).exists():
+            raise NotHere(f"there is no {self.device} on this machine")
         wanted = [*_needs(), *self.packages]
         stamp = FOLDER / self.name / "installed"
         digest = hashlib.sha256("\n".join(wanted).encode()).hexdigest()
@@ -72,6 +77,15 @@ ENVIRONMENTS: tuple[Environment, ...] = (
     Environment("onnxruntime-1.24", ("onnxruntime==1.24.4",), "CPUExecutionProvider", files=EVERY_FILE),
     Environment("openvino", ("onnxruntime-openvino==1.24.1",), "OpenVINOExecutionProvider", files=("exports",)),
     Environment("webgpu", ("onnxruntime", "onnxruntime-ep-webgpu"), "WebGpuExecutionProvider", STEPPED, vulkan=True),
+    Environment(
+        "cuda",
+        ("onnxruntime-gpu[cuda,cudnn]==1.31.1",),
+        "CUDAExecutionProvider",
+        STEPPED,
+        files=EVERY_FILE,
+        device="/dev/nvidiactl",
+        timed=True,
+    ),
 )
 
 

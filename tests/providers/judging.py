@@ -38,6 +38,10 @@ def judged(name: str, before: Mapping[str, Any] | None, found: Mapping[str, Any]
         f"{found['graphs']} graphs of plans, {found['whole']} of them without the CPU; {found['trainings']} trainings",
         f"files beside plans: {files or 'none tried'}",
         f"recipes in {found['seconds']['recipes']} s, all in {found['seconds']['all']} s",
+        *(
+            f"a step of {model}: {own} ms, on the CPU {cpu} ms, {cpu / own:.1f} times as long"
+            for model, (cpu, own) in found["steps"].items()
+        ),
     )
     if less:
         return Judgement(name, "regressed", (*told, *(f"LESS than proved before: {each}" for each in less)))

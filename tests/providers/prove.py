@@ -1,10 +1,10 @@
 """Prove one execution provider on this machine, in this interpreter.
 
-    python -m tests.providers.prove WebGpuExecutionProvider [--graphs train eval] [--files exports]
+    python -m tests.providers.prove WebGpuExecutionProvider [--graphs train eval] [--files exports] [--times]
 
 Runs every recipe without help from the CPU, every graph of the plans of ``plans.py``, a training of each plan on the
-provider against the same training on the CPU, and the files that are written beside plans. The last line that is
-printed is one JSON object (``Proof``).
+provider against the same training on the CPU, and the files that are written beside plans. With --times, steps are
+timed on it and on the CPU. The last line that is printed is one JSON object (``Proof``).
 """
 
 import argparse
@@ -38,6 +38,7 @@ from tests.providers.doubles import double_cases
 from tests.providers.emitted import EmittedCase
 from tests.providers.exported import exported_cases
 from tests.providers.plans import CLASSES, PLANS, PlanCase, graph_cases
+from tests.providers.timed import step_times
 
 # Whole steps, whose sums are in another order on each side. Private noise is the same for both.
 TOLERANCE = 1e-3
@@ -56,6 +57,7 @@ class Proof:
     them ran without the CPU. trainings: of plans that ended as on the CPU. files: beside plans, that computed what they
     should, by their kind. outlived: where a graph ended that some
     providers take and then fail on: "there", or on the "cpu" with the state kept. seconds: of the recipes; all of it.
+    steps: milliseconds of a training step on the CPU and on the provider, by model.
     """
 
     provider: str
@@ -70,6 +72,7 @@ class Proof:
     files: Mapping[str, int]
     outlived: str
     seconds: Mapping[str, float]
+    steps: Mapping[str, tuple[float, float]]
 
     @property
     def proved(self) -> bool:
@@ -77,9 +80,9 @@ class Proof:
         return not self.wrong and self.agrees > 0
 
 
-def prove(provider: Provider, *, graphs: Collection[str], files: Collection[str] = ()) -> Proof:
+def prove(provider: Provider, *, graphs: Collection[str], files: Collection[str] = (), times: bool = False) -> Proof:
     """Try everything. graphs: the names of those graphs of plans that the provider would have to run; files: the kinds
-    of those beside plans.
+    of those beside plans; times: whether steps are timed.
     """
     begun = time.perf_counter()
     report = conformance(provider)
@@ -107,6 +110,7 @@ def prove(provider: Provider, *, graphs: Collection[str], files: Collection[str]
     right = {kind: _right(provider, kind, wrong) for kind in files}
     outlived = _outlived(provider)
     wrong += [] if outlived in ("there", "cpu") else [outlived]
+    steps = step_times(provider) if times else dict[str, tuple[float, float]]()
     return Proof(
         provider=provider.name,
         version=provider.runtime,
@@ -120,6 +124,7 @@ def prove(provider: Provider, *, graphs: Collection[str], files: Collection[str]
         files=right,
         outlived=outlived,
         seconds={"recipes": round(recipes, 1), "all": round(time.perf_counter() - begun, 1)},
+        steps=steps,
     )
 
 
@@ -209,11 +214,12 @@ def main() -> None:
     parser.add_argument("provider")
     parser.add_argument("--graphs", nargs="+", default=["probe", "begin", "train", "finish", "eval", "infer"])
     parser.add_argument("--files", nargs="*", default=list(FILES), choices=list(FILES))
+    parser.add_argument("--times", action="store_true")
     asked = parser.parse_args()
     provider = next((each for each in discover() if each.name == asked.provider), None)
     if provider is None:
         sys.exit(f"{asked.provider} is not on this machine: {', '.join(each.name for each in discover())} are.")
-    proof = prove(provider, graphs=asked.graphs, files=asked.files)
+    proof = prove(provider, graphs=asked.graphs, files=asked.files, times=asked.times)
     print(json.dumps({**asdict(proof), "proved": proof.proved, "cpu": provider.name == CPU}))
 
 

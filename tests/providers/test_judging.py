@@ -21,6 +21,7 @@ FOUND: dict[str, Any] = {
     "trainings": 18,
     "files": {"exports": 40, "float64": 9},
     "seconds": {"recipes": 1.0, "all": 2.0},
+    "steps": {},
     "proved": True,
 }
 
@@ -28,6 +29,7 @@ FOUND: dict[str, Any] = {
 CASES: list[tuple[Any, Any, str, str]] = [
     (FOUND, FOUND, "proved", "90 graphs of plans"),
     (None, FOUND, "proved", "--record"),
+    (FOUND, FOUND | {"steps": {"cnn": (9.0, 1.5)}}, "proved", "a step of cnn: 1.5 ms, on the CPU 9.0 ms, 6.0 times"),
     (FOUND, None, "not tried", "no network"),
     (None, FOUND | {"proved": False, "wrong": ["recipe 'add' differs"]}, "failed", "recipe 'add' differs"),
     (FOUND, FOUND | {"proved": False, "wrong": ["x"] * 9}, "regressed", "and 4 more"),

@@ -119,18 +119,28 @@ class PlanTrainer:
         plan with example-level privacy, whose weight is 1, of the entropy's bytes too. Of another provider than the
         CPU, up to that provider's rounding.
         """
-        begun, options = self.begin(work), work.options
-        batches = step_feeds(work)
+        begun, batches = self.begin(work), step_feeds(work)
         first = list(islice(batches, 1))
-        seat = self._chosen(begun, first, options.threads)
-        steps = 0
+        seat = self._chosen(begun, first, work.options.threads)
+        try:
+            ended, steps = self._stepped(begun, seat, chain(first, batches))
+        except ProviderFailed as error:
+            # The state lay on a device that is lost, so the CPU begins again.
+            self._fell_back(Fallback(ON_CPU.name if seat is None else seat.provider.name, 0, error.message))
+            ended, steps = self._stepped(begun, None, step_feeds(work))
+        return self.finish(begun, ended, steps)
+
+    def _stepped(
+        self, begun: StartedTraining, seat: "Seat | None", batches: Iterable[ArrayDict]
+    ) -> tuple[ArrayDict, int]:
+        """The carried inputs after a step for each batch, and how many those were."""
+        options, steps = begun.work.options, 0
         with self._loop(begun, seat, options.threads) as loop:
-            for feeds in chain(first, batches):
+            for feeds in batches:
                 loop.step(feeds)
                 steps += 1
                 options.on_step(steps)
-            ended = loop.state()
-        return self.finish(begun, ended, steps)
+            return loop.state(), steps
 
     def begin(self, work: LocalWork) -> StartedTraining:
         """What there is before the first step; for engines that step several clients at once."""

@@ -1,14 +1,20 @@
 """Providers of packages that are made up: right, wrong, slow, and such that fail in their n-th run."""
 
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from itertools import count
+from typing import Any, cast
 
 import numpy as np
 
 from coterie.compute.ir import NDArray
 from coterie.compute.runtime.devices import Provider, Runner
 from coterie.compute.runtime.executable import Executable
+from coterie.compute.runtime.session import Session
+from coterie.compute.runtime.slots import HostSlot, Slot
+from coterie.compute.runtime.tensors import TensorInfo
 
 Change = Callable[[Mapping[str, NDArray]], Mapping[str, NDArray]]
 
@@ -79,3 +85,104 @@ def stale(name: str) -> Provider:
 def off(results: Mapping[str, NDArray]) -> Mapping[str, NDArray]:
     """Every number of a result one per cent too large."""
     return {name: value * value.dtype.type(1.01) for name, value in results.items()}
+
+
+@dataclass
+class Copies:
+    """What was copied to a device, and from it: how often each tensor. bound: how often tensors were bound."""
+
+    sent: Counter[str] = field(default_factory=Counter[str])
+    fetched: Counter[str] = field(default_factory=Counter[str])
+    bound: int = 0
+
+
+@dataclass(frozen=True)
+class RecordedSlot:
+    """Memory of the host that stands for a device's. lost: asked before each copy, raises where the device is lost."""
+
+    host: HostSlot
+    copies: Copies
+    lost: Callable[[], None]
+
+    @property
+    def info(self) -> TensorInfo:
+        """Of the tensor."""
+        return self.host.info
+
+    @property
+    def value(self) -> Any:
+        """What is bound."""
+        return self.host.value
+
+    def write(self, array: NDArray) -> None:
+        """Counts one copy to the device."""
+        self.lost()
+        self.copies.sent[self.info.name] += 1
+        self.host.write(array)
+
+    def read(self) -> NDArray:
+        """Counts one copy from the device."""
+        self.lost()
+        self.copies.fetched[self.info.name] += 1
+        return self.host.read()
+
+
+class _RecordedBinding:
+    def __init__(self, binding: Any, copies: Copies) -> None:
+        self.binding, self._copies = binding, copies
+
+    def bind_ortvalue_input(self, name: str, value: Any) -> None:
+        self._copies.bound += 1
+        self.binding.bind_ortvalue_input(name, value)
+
+    def bind_ortvalue_output(self, name: str, value: Any) -> None:
+        self.binding.bind_ortvalue_output(name, value)
+
+
+class _RecordedSession:
+    """A session of the CPU whose runs are lost from the number ``at`` on."""
+
+    def __init__(self, session: Session, copies: Copies, run: Callable[[], None]) -> None:
+        self._session, self._copies, self._run = session, copies, run
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._session, name)
+
+    def io_binding(self) -> _RecordedBinding:
+        return _RecordedBinding(self._session.io_binding(), self._copies)
+
+    def run_with_iobinding(self, binding: _RecordedBinding) -> None:
+        self._run()
+        self._session.run_with_iobinding(binding.binding)
+
+
+@dataclass(frozen=True)
+class Recorded(Provider):
+    """A provider with memory of its own that records every copy; it computes on the CPU.
+
+    fails_at: the number of the step, from 0, that fails, and every one after it. forgets: whether what its memory holds
+    is lost then too.
+    """
+
+    copies: Copies = field(default_factory=Copies, compare=False)
+    fails_at: int | None = None
+    forgets: bool = False
+    steps: "count[int]" = field(default_factory=lambda: count(), compare=False)
+    failed: list[str] = field(default_factory=list[str], compare=False)
+
+    def executable(self, data: bytes, *, threads: int = 1, fallback: bool = True) -> Executable:
+        """A graph whose loops live in recorded memory."""
+        session = _RecordedSession(Executable(data, threads=threads).session, self.copies, self._run)
+        return Executable(data, provider=self.name, session=cast(Session, session), memory=self._slot)
+
+    def _slot(self, info: TensorInfo) -> Slot:
+        return RecordedSlot(HostSlot.make(info), self.copies, self._remembered)
+
+    def _run(self) -> None:
+        if self.fails_at is not None and next(self.steps) >= self.fails_at:
+            self.failed.append("lost")
+            raise OSError("the device is lost")
+
+    def _remembered(self) -> None:
+        if self.failed and self.forgets:
+            raise OSError("its memory is lost")
