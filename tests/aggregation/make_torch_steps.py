@@ -7,6 +7,7 @@ coterie draws the first weights and says which rows are in which batch; it has n
 
 # pyright: reportMissingImports=false, reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false, reportUnknownParameterType=false
+# pyright: reportUntypedBaseClass=false
 
 from collections.abc import Callable, Iterator, Mapping
 from math import cos, pi
