@@ -21,6 +21,7 @@ from coterie.aggregation.plan.manifest import (
     MOST_HOLDOUT,
     MOST_ROWS,
     MOST_STEPS,
+    MOST_STEPS_PER_CALL,
     SAMPLE_WEIGHT,
     Broadcast,
     NamedRule,
@@ -94,6 +95,8 @@ class Experiment:
         and what is uploaded stay float32, and so do evaluation and inference.
     recompute: whether a step keeps the inputs of the model's parts alone, and computes the rest once more in the
         backward pass: less memory, more time, the same update.
+    steps_per_call: how many steps a device takes in one call of its runtime, where its provider runs loops: the same
+        update sooner, for models whose step is short (docs/algorithms.md). It holds that many batches at once.
     Raises errors.ExperimentError naming the field that is not possible.
     """
 
@@ -125,6 +128,7 @@ class Experiment:
     schedules: Mapping[str, Schedule] = field(default_factory=dict[str, Schedule])
     precision: ComputePrecision = "float32"
     recompute: bool = False
+    steps_per_call: int = 1
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "evaluation", as_columns(self.evaluation, "evaluation"))
@@ -263,9 +267,10 @@ _KINDS: Mapping[str, tuple[Any, str]] = cast(
         "schedules": (Mapping, "a mapping of names to functions of a step's number"),
         "precision": (str, "'float32', 'bfloat16' or 'float16'"),
         "recompute": (bool, "True or False"),
+        "steps_per_call": (int, "a whole number"),
     },
 )
-_WHOLE = ("batch_size", "epochs", "max_steps", "seed", "evaluation_batch", "infer_batch")
+_WHOLE = ("batch_size", "epochs", "max_steps", "seed", "evaluation_batch", "infer_batch", "steps_per_call")
 
 
 def _describe(value: object) -> str:
@@ -283,6 +288,10 @@ def _numbers(experiment: Experiment) -> tuple[tuple[bool, str], ...]:
         (
             e.max_steps is None or 1 <= e.max_steps <= MOST_STEPS,
             f"max_steps must be in 1..{MOST_STEPS} or None, not {e.max_steps}",
+        ),
+        (
+            1 <= e.steps_per_call <= MOST_STEPS_PER_CALL,
+            f"steps_per_call must be in 1..{MOST_STEPS_PER_CALL}, not {e.steps_per_call}",
         ),
         (0 <= e.holdout <= MOST_HOLDOUT, f"holdout must be in 0..{MOST_HOLDOUT}, not {e.holdout}"),
         (
@@ -365,6 +374,10 @@ def _combinations(experiment: Experiment) -> tuple[tuple[bool, str], ...]:
             not isinstance(e.privacy, ExampleLevel) or e.precision == "float32",
             "precision is incompatible with ExampleLevel privacy, whose bound on a row's gradient is proven for "
             "float32 alone; leave precision out",
+        ),
+        (
+            not external or e.steps_per_call == 1,
+            "an ExternalModel's clients take steps of their own; leave steps_per_call out",
         ),
         (
             not e.recompute or (not external and not isinstance(e.privacy, ExampleLevel) and e.precision == "float32"),

@@ -26,7 +26,12 @@ def training_of(experiment: Experiment) -> Training:
         max_steps=experiment.max_steps,
         holdout=float(experiment.holdout),
         precision=None if experiment.precision == "float32" else experiment.precision,
+        steps_per_call=_steps_per_call(experiment),
     )
+
+
+def _steps_per_call(experiment: Experiment) -> int | None:
+    return None if experiment.steps_per_call == 1 else experiment.steps_per_call
 
 
 def _private(experiment: Experiment, level: ExampleLevel) -> Training:
@@ -54,4 +59,11 @@ def _private(experiment: Experiment, level: ExampleLevel) -> Training:
     private = PrivateSteps(
         clip=level.clip, noise_multiplier=multiplier(level, rounds, draws), expected=expected, rows=rows
     )
-    return Training(batch_size=most, epochs=1, max_steps=steps, holdout=float(experiment.holdout), private=private)
+    return Training(
+        batch_size=most,
+        epochs=1,
+        max_steps=steps,
+        holdout=float(experiment.holdout),
+        private=private,
+        steps_per_call=_steps_per_call(experiment),
+    )

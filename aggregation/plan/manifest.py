@@ -34,6 +34,7 @@ DELTA = "delta"
 MANIFEST_BYTES = 4 * 2**20
 MOST_EPOCHS = 1 << 20
 MOST_STEPS = 1 << 31
+MOST_STEPS_PER_CALL = 1024
 MOST_HOLDOUT = 0.999
 METRIC_RANGE = (-1e30, 1e30)
 """Bounds of one metric sum, so that no sum over clients can overflow because of one of them."""
@@ -50,6 +51,8 @@ class Training:
     private: under example-level privacy, None otherwise. Then each row is drawn for itself into each of exactly
     ``max_steps`` batches of at most ``batch_size`` rows.
     precision: in which the steps compute, where it is not float32. It is for people: the graphs say it themselves.
+    steps_per_call: how many steps a device may take in one call of its runtime; None for one. A device may ignore it:
+    the numbers are those of single steps.
     """
 
     batch_size: Annotated[int, Field(ge=1, le=MOST_ROWS)]
@@ -58,6 +61,7 @@ class Training:
     holdout: Annotated[float, Field(ge=0, le=MOST_HOLDOUT)] = 0.0
     private: Annotated[PrivateSteps | None, UnlessNone] = None
     precision: Annotated[Literal["bfloat16", "float16"] | None, UnlessNone] = None
+    steps_per_call: Annotated[Annotated[int, Field(ge=2, le=MOST_STEPS_PER_CALL)] | None, UnlessNone] = None
 
     def draws(self) -> Draws | None:
         """What one round costs a device's rows, as far as draws go; None without example-level privacy."""

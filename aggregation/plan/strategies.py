@@ -32,6 +32,7 @@ def strategies(manifest: Manifest) -> tuple[Strategy, ...]:
                 "epochs": training.epochs,
                 "max_steps": training.max_steps,
                 "precision": training.precision or "float32",
+                "steps_per_call": training.steps_per_call or 1,
             },
         ),
         ("optimizer", manifest.optimizer.name, dict(manifest.optimizer.parameters)),

@@ -351,19 +351,22 @@ def memory_needed(plan: Plan) -> int:
     model = 4 * (manifest.layout.size + (manifest.frozen.layout.size if manifest.frozen else 0))
     if manifest.stepped is None:
         return 3 * model
-    carried, rest = _bytes(manifest.stepped)
-    return 3 * model + 2 * carried + rest
+    carried, fed, rest = _bytes(manifest.stepped)
+    need = 3 * model + 2 * carried + fed + rest
+    steps = manifest.training.steps_per_call
+    # A group of steps has a state of its own, and the feeds of all its steps: gathered, and as the runtime takes them.
+    return need if steps is None else need + 2 * carried + 2 * steps * fed
 
 
-def _bytes(stage: Stage) -> tuple[int, int]:
-    """Bytes of the carried and of the other inputs."""
-    carried = rest = 0
+def _bytes(stage: Stage) -> tuple[int, int, int]:
+    """Bytes of the inputs that are carried, of those that each step is fed, and of the others."""
+    carried = fed = rest = 0
     for tensor in stage.inputs:
-        size = 4
-        for length in tensor.shape:
-            size *= length
+        size = 4 * math.prod(tensor.shape)
         if tensor.source in ("state", "zeros"):
             carried += size
+        elif tensor.source in ("batch", "random", "noise"):
+            fed += size
         else:
             rest += size
-    return carried, rest
+    return carried, fed, rest

@@ -106,6 +106,11 @@ PROVIDERS: Mapping[str, ProviderRow] = {
 }
 
 
+def runs_loops(runtime: str) -> bool:
+    """Whether the provider of this name in ONNX Runtime is one that runs If, Loop and Scan."""
+    return any(row.runtime == runtime and row.control for row in PROVIDERS.values())
+
+
 def lacking(
     row: ProviderRow, operator: str, fixed: Set[int], inputs: Sequence[str], attributes: Mapping[str, Any]
 ) -> str:

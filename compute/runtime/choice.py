@@ -9,9 +9,11 @@ from math import inf, isfinite
 import numpy as np
 
 from coterie.compute.ir import NDArray
+from coterie.compute.onnx.grouped import grouped
 from coterie.compute.onnx.hybrid import split
 from coterie.compute.runtime.devices import Provider, provider_named
 from coterie.compute.runtime.executable import Executable
+from coterie.compute.runtime.grouped_loop import GroupedLoop
 from coterie.compute.runtime.hybrid_loop import HybridLoop
 from coterie.compute.runtime.reference import distance
 from coterie.compute.runtime.session import CPU
@@ -51,6 +53,14 @@ class StepCase:
         return SteadyLoop(
             executable, carry=self.carry, constants=self.constants, state=self.state, in_place=True, told=told
         )
+
+    def grouped(
+        self, step: Executable, steps: int, provider: Provider, *, told: Told = lambda fallback: None
+    ) -> GroupedLoop:
+        """A loop that takes ``steps`` steps in one call; ``step`` takes what is left. Raises GraphRefused."""
+        data = grouped(self.data, steps, carry=self.carry, constants=self.constants)
+        group = provider.executable(data, threads=step.threads)
+        return GroupedLoop(step, group, steps, carry=self.carry, constants=self.constants, state=self.state, told=told)
 
     def parted(self, provider: Provider, *, threads: int, told: Told = lambda fallback: None) -> HybridLoop:
         """A loop whose frozen front runs on the provider and the rest on the CPU. Raises GraphRefused without one."""

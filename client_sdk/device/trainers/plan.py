@@ -23,9 +23,11 @@ from coterie.aggregation.walk import Supply, filled, run
 from coterie.client_sdk.device.trainers.base import LocalResult, LocalWork
 from coterie.client_sdk.device.trainers.private_feeds import private_feeds
 from coterie.compute.data.supply import row_count, supply_of
+from coterie.compute.onnx.providers import runs_loops
 from coterie.compute.runtime.choice import StepCase
 from coterie.compute.runtime.devices import ON_CPU, Provider
 from coterie.compute.runtime.executable import Executable
+from coterie.compute.runtime.grouped_loop import GroupedLoop
 from coterie.compute.runtime.hybrid_loop import HybridLoop
 from coterie.compute.runtime.session import CPU
 from coterie.compute.runtime.steady import Fallback, SteadyLoop
@@ -88,6 +90,9 @@ def stepped(manifest: Manifest) -> Stage:
     return manifest.stepped or manifest.stage("train")
 
 
+AnyLoop: TypeAlias = SteadyLoop | GroupedLoop | HybridLoop
+
+
 class PlanTrainer:
     """Runs plans on ONNX Runtime. Loaded graphs and step loops are kept by digest, so a second task of a plan starts at
     once.
@@ -102,7 +107,7 @@ class PlanTrainer:
         self._providers = providers
         self._lock = Lock()
         self._executables: dict[ExecutableKey, Executable] = {}
-        self._loops: dict[ExecutableKey, list[SteadyLoop | HybridLoop]] = {}
+        self._loops: dict[ExecutableKey, list[AnyLoop]] = {}
 
     def check(self, plan: Plan, task: TaskName, threads: int = 1) -> None:
         """Load every graph of the task on the CPU, to which falls back what a provider does not take.
@@ -255,25 +260,40 @@ class PlanTrainer:
             self._refused(provider, error)
             return None
 
+    def _whole_loop(
+        self, begun: StartedTraining, case: StepCase, provider: Provider, threads: int
+    ) -> SteadyLoop | GroupedLoop:
+        """A loop over the whole step: in groups, where the plan says so and the provider runs loops."""
+        plan, stage = begun.work.plan, begun.stage
+        executable = self._executable(plan, stage, threads, provider)
+        steps = plan.manifest.training.steps_per_call
+        if steps is None or not runs_loops(executable.provider):
+            return case.whole(executable, told=self._fell_back)
+        try:
+            return case.grouped(executable, steps, provider, told=self._fell_back)
+        except GraphRefused as error:
+            self._refused(provider, error)
+            return case.whole(executable, told=self._fell_back)
+
     def _refused(self, provider: Provider, error: GraphRefused) -> None:
         if self._providers is not None:
             self._providers.refused(provider.name, error.message)
 
     @contextmanager
-    def _loop(self, begun: StartedTraining, seat: "Seat | None", threads: int) -> Generator[SteadyLoop | HybridLoop]:
+    def _loop(self, begun: StartedTraining, seat: "Seat | None", threads: int) -> Generator[AnyLoop]:
         """A step loop with this state and these constants, of which nobody else has hold."""
         plan, stage, case = begun.work.plan, begun.stage, begun.step({})
         provider, trunk = (ON_CPU, False) if seat is None else (seat.provider, seat.trunk)
         # A trunk holds the plan's frozen tensors.
-        key = (stage.sha256, threads, f"{provider.name} {plan.id if trunk else ''}")
+        kind = plan.id if trunk else plan.manifest.training.steps_per_call or ""
+        key = (stage.sha256, threads, f"{provider.name} {kind}")
         with self._lock:
             spare = self._loops.setdefault(key, [])
             loop = spare.pop() if spare else None
         if loop is None and trunk:
             loop = self._hybrid_loop(case, provider, threads)
         if loop is None:
-            executable = self._executable(plan, stage, threads, ON_CPU if trunk else provider)
-            loop = case.whole(executable, told=self._fell_back)
+            loop = self._whole_loop(begun, case, ON_CPU if trunk else provider, threads)
         else:
             loop.load(case.state, constants=case.constants)
         yield loop
