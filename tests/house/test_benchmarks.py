@@ -68,6 +68,7 @@ SMALL: dict[str, str] = {
     "round": "--clients 2 --parameters 1000 --over process",
     "secagg": "--clients 12 --dim 1000 --drop 0.1 --processes 1 --encode --lengths 2000",
     "simulate": "--quick --cases trivial",
+    "steps_per_call": "--only tiny_mlp --groups 8 --rounds 1",
     "train_step": "--only tiny_mlp_b16_sgd --rounds 1",
     "update_door": "--quick",
     "zoo": "--quick --rounds 1 --only logistic_regression",
