@@ -14,7 +14,7 @@ from typing import Any, cast
 from numpy.typing import NDArray
 
 from coterie.aggregation.compiling.compile import compile_plan
-from coterie.aggregation.deploy import inference_file
+from coterie.aggregation.deploy import inference_file, save_inference
 from coterie.aggregation.evaluate import predictions
 from coterie.aggregation.experiment import Experiment
 from coterie.aggregation.external_model import ExternalModel
@@ -105,8 +105,18 @@ class Simulation:
         return of_plan(self.states.get(client, {}))
 
     def save_infer(self, path: str | Path, *, client: int | None = None, best: bool = True) -> Path:
-        """Write `infer` to a file, whole or not at all, and return its path."""
-        return _write_file(Path(path), self.infer(client=client, best=best))
+        """Write `infer` to a file, whole or not at all, and return its path; above 2 GiB with its weights in a file
+        beside it.
+        """
+        save_inference(
+            Path(path),
+            self.plan.manifest,
+            self.plan.graphs.get("infer", b""),
+            self.best if best else self.weights,
+            frozen=self.frozen,
+            client_state=self._state(client),
+        )
+        return Path(path)
 
     def save_weights(self, path: str | Path, *, best: bool = True) -> Path:
         """Write the version's weights as a safetensors file, whole or not at all, and return its path."""

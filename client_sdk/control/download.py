@@ -1,5 +1,6 @@
-"""Getting a model version out of a coordinator, as one file that needs nothing else."""
+"""Getting a model version out of a coordinator, as a file that needs nothing else."""
 
+import asyncio
 from pathlib import Path
 from typing import Final, Literal
 
@@ -9,7 +10,7 @@ from coterie.client_sdk.control.client import ControlClient
 from coterie.errors import ConfigurationError, ExperimentError, NotFound
 from coterie.protocol.calls import Parameter, name_of, read_call
 from coterie.protocol.control import ModelView
-from coterie.protocol.files import write_durably
+from coterie.protocol.files import make_folder, write_durably
 from coterie.protocol.tensors import decode_tensors, encode_tensors
 
 Form = Literal["infer", "weights"]
@@ -26,7 +27,8 @@ async def download(
     version: ``best``, ``latest``, a round's number, a version's SHA-256 or the beginning of one, or ``average(n)``: the
         mean of the last n versions that the run made, of all where they are fewer.
     form: ``infer`` is an ONNX file with the weights inside, whose inputs are the schema's features (raw values) and
-        whose output is ``output``; ``weights`` is the version's safetensors file as it is.
+        whose output is ``output``, above 2 GiB with the weights in a file beside it; ``weights`` is the version's
+        safetensors file as it is.
     Guarantees: every byte that was downloaded has the digest by which it is known; the file is whole or absent.
     Raises ConfigurationError for another form, NotFound for a version that is not there, ExperimentError: ``no_infer``
     when the plan has no inference graph, ``personal_model`` when each client's model is its own; RemoteError,
@@ -37,9 +39,11 @@ async def download(
     view = await client.experiment(experiment)
     chosen = choose(await client.models(view.id), version, view.best)
     weights = await _weights(client, chosen)
-    data = weights if form == "weights" else await _infer(client, view.plan.id, weights)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_durably(path, data)
+    if form == "infer":
+        await _save_infer(client, view.plan.id, weights, path)
+        return path
+    make_folder(path.parent)
+    write_durably(path, weights)
     return path
 
 
@@ -92,7 +96,7 @@ async def _weights(client: ControlClient, models: list[ModelView]) -> bytes:
     return files[0] if len(files) == 1 else encode_tensors(average([decode_tensors(data) for data in files]))
 
 
-async def _infer(client: ControlClient, plan: str, weights: bytes) -> bytes:
+async def _save_infer(client: ControlClient, plan: str, weights: bytes, path: Path) -> None:
     manifest = Manifest.from_bytes(await client.blob(plan))
     stage = manifest.find("infer")
     if stage is None:
@@ -102,7 +106,8 @@ async def _infer(client: ControlClient, plan: str, weights: bytes) -> bytes:
             code="no_infer",
         )
     # Only this needs ONNX Runtime, which takes long to load.
-    from coterie.aggregation.deploy import inference_file
+    from coterie.aggregation.deploy import save_inference
 
     frozen = None if manifest.frozen is None else decode_tensors(await client.blob(manifest.frozen.sha256))
-    return inference_file(manifest, await client.blob(stage.sha256), decode_tensors(weights), frozen=frozen)
+    graph = await client.blob(stage.sha256)
+    await asyncio.to_thread(save_inference, path, manifest, graph, decode_tensors(weights), frozen=frozen)

@@ -49,7 +49,9 @@ def devices(
             device.close()
 
 
-def test_from_submit_to_a_file_that_plain_onnxruntime_runs(coordinator: Coordinator, tmp_path: Path) -> None:
+def test_from_submit_to_a_file_that_plain_onnxruntime_runs(
+    coordinator: Coordinator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     policy = RoundPolicy(rounds=3, cohort=2, evaluate_every=1)
     wanted = experiment("whole story", rounds=policy, epochs=4, infer_batch=60)
     run = submit(wanted, coordinator.url, token=coordinator.token, key=tmp_path / "keys" / "researcher.key")
@@ -72,7 +74,13 @@ def test_from_submit_to_a_file_that_plain_onnxruntime_runs(coordinator: Coordina
         np.testing.assert_allclose(value, (parts[0][name] + parts[1][name]) / 2, rtol=1e-5, atol=1e-7)
     path = run.download(tmp_path / "new" / "infer.onnx", version=str(models[-1].round))
     fresh = rows(60, 99)
-    assert float((infer(path, {"batch/x": fresh["x"]}).argmax(1) == fresh["y"]).mean()) > 0.85
+    answers = infer(path, {"batch/x": fresh["x"]})
+    assert float((answers.argmax(1) == fresh["y"]).mean()) > 0.85
+    # As for a model above 2 GiB, which no one file can hold.
+    monkeypatch.setattr("coterie.compute.onnx.weights.MESSAGE_BYTES", 64)
+    two = run.download(tmp_path / "two" / "infer.onnx", version=str(models[-1].round))
+    assert sorted(file.suffix for file in two.parent.iterdir()) == [".bin", ".onnx"]
+    assert np.array_equal(infer(two, {"batch/x": fresh["x"]}), answers)
     run.control.close()
 
 

@@ -1,5 +1,6 @@
 """A foreign ONNX file as plain values, checked as far as that can be done before it runs."""
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from os import PathLike
@@ -33,11 +34,13 @@ from coterie.compute.onnx.importer.tensors import (
     refused,
     sound,
 )
-from coterie.compute.onnx.weights import MESSAGE_BYTES
+from coterie.compute.onnx.weights import DIGEST, MESSAGE_BYTES
 from coterie.errors import InputError, StorageError
 
 OLDEST, NEWEST = 13, 21
 PYTORCH = "pytorch"
+# More than a file holds beside the weights.
+_REST = 1 << 28
 
 
 def load(source: str | PathLike[str] | bytes, *, outputs: Sequence[str] | None = None) -> ImportedModel:
@@ -210,7 +213,8 @@ def _check(model: ModelProto) -> None:
     del model.graph.value_info[:]
     for value in model.graph.output:
         value.CopyFrom(helper.make_tensor_value_info(value.name, onnx.TensorProto.FLOAT, ()))
-    if model.ByteSize() <= MESSAGE_BYTES:
+    # Beyond this many bytes protobuf does not even say how many there are.
+    if sum(len(tensor.raw_data) for tensor in model.graph.initializer) < MESSAGE_BYTES - _REST:
         sound("It is damaged", lambda: cast(Any, onnx.checker).check_model(model))
 
 
@@ -228,12 +232,29 @@ def _parsed(source: str | PathLike[str] | bytes) -> ModelProto:
             export_hint(source)
             or "Give the path or the bytes of an .onnx file; of a ModelProto, its SerializeToString().",
         ) from error
+    beside = {
+        entry.value for tensor in model.graph.initializer for entry in tensor.external_data if entry.key == "location"
+    }
     # It opens no file outside the folder, and follows no link out of it.
     sound(
         "Its weights in other files cannot be read",
         lambda: external_data_helper.load_external_data_for_model(model, str(path.parent.resolve())),
     )
+    _require_digest(model, beside, path.parent)
     return model
+
+
+def _require_digest(model: ModelProto, beside: set[str], folder: Path) -> None:
+    """Raises GraphRefused where the model says what the file of its weights is, and another one lies there."""
+    wanted = next((entry.value for entry in model.metadata_props if entry.key == DIGEST), None)
+    for name in sorted(beside) if wanted else ():
+        with (folder / name).open("rb") as file:
+            if hashlib.file_digest(file, "sha256").hexdigest() != wanted:
+                raise refused(
+                    f"The file {name!r} does not hold the weights that the model was saved with: its SHA-256 is "
+                    "another one.",
+                    "Copy both files again, or save the model anew.",
+                )
 
 
 def _opset(model: ModelProto) -> int:

@@ -1,11 +1,17 @@
-"""Weights embedded in an inference graph."""
+"""Weights embedded in an inference graph, or in a file beside it."""
+
+import hashlib
+from pathlib import Path
 
 import numpy as np
+import onnx
+import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 
+from coterie.compute import onnx as own
 from coterie.compute.onnx.checker import check_graph
-from coterie.compute.onnx.weights import embed_weights
+from coterie.compute.onnx.weights import DIGEST, embed_weights, weights_beside
 from coterie.compute.runtime.executable import Executable
 from coterie.errors import GraphRefused, InputError
 
@@ -35,6 +41,41 @@ def test_the_embedded_graph_runs_alone(infer: bytes):
     assert check_graph(model).parameter_bytes == 4 * 8
 
 
+def saved_beside(infer: bytes, folder: Path) -> tuple[Path, Path, dict[str, np.ndarray]]:
+    rng = np.random.default_rng(1)
+    weights = {"shared/w": rng.normal(size=(3, 2)).astype(np.float32), "shared/b": np.ones(2, np.float32)}
+    # A transposed view: what is written must be the values, not the memory.
+    parts = weights_beside(infer, {**weights, "shared/w": np.asfortranarray(weights["shared/w"])}, {"note": "two files"})
+    model, beside = folder / "model.onnx", folder / parts.name
+    model.write_bytes(parts.model)
+    beside.write_bytes(b"".join(parts.chunks()))
+    return model, beside, weights
+
+
+def test_weights_beside_a_model_are_read_by_the_runtime_and_by_coterie(infer: bytes, tmp_path: Path):
+    model, beside, weights = saved_beside(infer, tmp_path)
+    x = np.random.default_rng(2).normal(size=(4, 3)).astype(np.float32)
+    expected = x @ weights["shared/w"] + weights["shared/b"]
+    session = onnxruntime.InferenceSession(str(model), providers=["CPUExecutionProvider"])
+    np.testing.assert_allclose(session.run(None, {"x": x})[0], expected, rtol=1e-5)
+    loaded = own.load(model)
+    np.testing.assert_allclose(loaded(loaded.parameters, x).numpy(), expected, rtol=1e-5)
+    assert beside.stat().st_size == 2 * 4096  # each tensor begins at a page
+    stated = {entry.key: entry.value for entry in onnx.load(str(model)).metadata_props}
+    assert stated == {"note": "two files", DIGEST: hashlib.sha256(beside.read_bytes()).hexdigest()}
+    assert stated[DIGEST][:16] in beside.name
+
+
+def test_weights_beside_a_model_that_were_changed_are_refused_by_name(infer: bytes, tmp_path: Path):
+    model, beside, _ = saved_beside(infer, tmp_path)
+    data = bytearray(beside.read_bytes())
+    data[5] ^= 1
+    beside.write_bytes(data)
+    with pytest.raises(GraphRefused, match=f"{beside.name}' does not hold the weights") as caught:
+        own.load(model)
+    assert "save the model anew" in str(caught.value.hint)
+
+
 @pytest.mark.parametrize(
     ("weights", "reason"),
     [
@@ -44,8 +85,9 @@ def test_the_embedded_graph_runs_alone(infer: bytes):
     ],
 )
 def test_weights_that_do_not_fit_are_named(infer: bytes, weights: dict[str, np.ndarray], reason: str):
-    with pytest.raises(InputError, match=reason):
-        embed_weights(infer, weights)
+    for write in (embed_weights, weights_beside):
+        with pytest.raises(InputError, match=reason):
+            write(infer, weights)
 
 
 def test_bytes_that_are_no_graph_are_refused():
