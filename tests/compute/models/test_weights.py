@@ -2,10 +2,11 @@
 
 import hashlib
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import onnx
-import onnxruntime
+import onnxruntime  # pyright: ignore[reportMissingTypeStubs]
 import pytest
 from onnx import TensorProto, helper
 
@@ -45,7 +46,9 @@ def saved_beside(infer: bytes, folder: Path) -> tuple[Path, Path, dict[str, np.n
     rng = np.random.default_rng(1)
     weights = {"shared/w": rng.normal(size=(3, 2)).astype(np.float32), "shared/b": np.ones(2, np.float32)}
     # A transposed view: what is written must be the values, not the memory.
-    parts = weights_beside(infer, {**weights, "shared/w": np.asfortranarray(weights["shared/w"])}, {"note": "two files"})
+    parts = weights_beside(
+        infer, {**weights, "shared/w": np.asfortranarray(weights["shared/w"])}, {"note": "two files"}
+    )
     model, beside = folder / "model.onnx", folder / parts.name
     model.write_bytes(parts.model)
     beside.write_bytes(b"".join(parts.chunks()))
@@ -56,12 +59,12 @@ def test_weights_beside_a_model_are_read_by_the_runtime_and_by_coterie(infer: by
     model, beside, weights = saved_beside(infer, tmp_path)
     x = np.random.default_rng(2).normal(size=(4, 3)).astype(np.float32)
     expected = x @ weights["shared/w"] + weights["shared/b"]
-    session = onnxruntime.InferenceSession(str(model), providers=["CPUExecutionProvider"])
+    session = cast(Any, onnxruntime).InferenceSession(str(model), providers=["CPUExecutionProvider"])
     np.testing.assert_allclose(session.run(None, {"x": x})[0], expected, rtol=1e-5)
     loaded = own.load(model)
     np.testing.assert_allclose(loaded(loaded.parameters, x).numpy(), expected, rtol=1e-5)
     assert beside.stat().st_size == 2 * 4096  # each tensor begins at a page
-    stated = {entry.key: entry.value for entry in onnx.load(str(model)).metadata_props}
+    stated = {entry.key: entry.value for entry in cast(Any, onnx).load(str(model)).metadata_props}
     assert stated == {"note": "two files", DIGEST: hashlib.sha256(beside.read_bytes()).hexdigest()}
     assert stated[DIGEST][:16] in beside.name
 
