@@ -35,7 +35,7 @@ def test_a_step_copies_its_feeds_to_the_device_and_nothing_back() -> None:
     loop = _loop(provider)
     begun = Copies(Counter(provider.copies.sent), bound=provider.copies.bound)
     _stepped(loop)
-    assert provider.copies.sent - begun.sent == Counter({name: STEPS for name in FED})
+    assert provider.copies.sent - begun.sent == Counter(dict.fromkeys(FED, STEPS))
     assert not provider.copies.fetched and provider.copies.bound == begun.bound
 
 
