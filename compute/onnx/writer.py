@@ -16,6 +16,7 @@ from coterie.compute.ir import Graph, NDArray, Type, Value, require_graph
 from coterie.compute.onnx.providers import PROVIDERS, ProviderRow, lacking
 from coterie.compute.passes.legalise import legalise
 from coterie.compute.passes.pooled_padding import keep_paddings
+from coterie.compute.passes.tune import tune
 from coterie.compute.passes.unroll import unrolled
 from coterie.compute.primitives.basic import ONNX_DTYPES
 from coterie.compute.primitives.rules import carried
@@ -182,6 +183,7 @@ def to_onnx(graph: Graph, *, name: str, sources: bool = False, target: Target = 
 
 
 def _for_target(graph: Graph, target: Target) -> Graph:
+    graph = tune(graph, target)
     if target != "cpu":
         graph = unrolled(graph) if target == "portable" else legalise(graph, target)
     return keep_paddings(graph)

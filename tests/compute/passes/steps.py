@@ -1,4 +1,4 @@
-"""Whole Adam steps of models, for the tests of passes."""
+"""Whole steps of models, for the tests of passes."""
 
 from coterie.compute import nn, ops, optim
 from coterie.compute import numpy as cnp
@@ -11,8 +11,15 @@ from coterie.compute.trace import GraphInputs, TensorSpec, trace_named
 
 
 def adam_step(model: Module, x: TensorSpec, labels: tuple[int, ...], classes: int) -> Graph:
+    """The optimised graph of one step of Adam over a batch "x" with labels "y"."""
+    return whole_step(model, x, labels, classes, optim.adam(1e-3))
+
+
+def whole_step(
+    model: Module, x: TensorSpec, labels: tuple[int, ...], classes: int, optimizer: optim.Optimizer
+) -> Graph:
     """The optimised graph of one step over a batch "x" with labels "y"."""
-    rule = optim.packed(optim.adam(1e-3))
+    rule = optim.packed(optimizer)
     weights = model.init(0)
     state = {f"optimizer/{n}": a for n, a in rule.init({n: Array(a) for n, a in weights.items()}).items()}
 
