@@ -26,9 +26,7 @@ def _rule(node: Node, view: View) -> Value | None:
     rule = _RULES.get(node.primitive)
     found = rule(node, view) if rule else None
     if found is None and node.primitive in ELEMENTWISE:
-        found = _without_broadcasts(node, view)
-    if found is None and node.primitive in ELEMENTWISE:
-        return _with_equal_ranks(node, view)
+        return _without_broadcasts(node, view)
     return found
 
 
@@ -252,22 +250,6 @@ def _without_broadcasts(node: Node, view: View) -> Value | None:
     small = view.emit(node.primitive, *operands, **node.attributes)
     shape = node.output.type.shape
     return small if small.type.shape == shape else view.emit("broadcast_to", small, shape=shape)
-
-
-def _with_equal_ranks(node: Node, view: View) -> Value | None:
-    """A number beside a column [..., 1] gets as many axes. ONNX Runtime walks along the last axis; it sees a number
-    beside many rows of one element, one call for each, unless both shapes say the same of that axis.
-    """
-    shape = node.output.type.shape
-    if len(shape) < 2 or shape[-1] != 1 or node.output.type.size == 1:
-        return None
-    operands = [
-        view.emit_constant(constant.reshape((1,) * len(shape)))
-        if (constant := view.constant(value)) is not None and constant.size == 1 and constant.ndim < len(shape)
-        else value
-        for value in node.inputs
-    ]
-    return None if operands == list(node.inputs) else view.emit(node.primitive, *operands, **node.attributes)
 
 
 _RULES: dict[str, Callable[[Node, View], Value | None]] = {

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from coterie.compute.ir import Graph, require_graph
+from coterie.compute.passes.tune.ranks import equal_ranks
 from coterie.compute.passes.tune.turn import smaller_right
 
 
@@ -23,7 +24,7 @@ class Tuning:
 
 
 # Measured with ONNX Runtime's CPU provider, which is what most runtimes of portable files use.
-_CPU = Tuning(written=(smaller_right,))
+_CPU = Tuning(written=(smaller_right, equal_ranks))
 _NONE = Tuning()
 
 TUNING: Mapping[str, Tuning] = {"portable": _CPU, "cpu": _CPU, "wasm": _CPU}

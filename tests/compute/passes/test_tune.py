@@ -166,3 +166,15 @@ def test_products_inside_of_loops_are_tuned_too() -> None:
     after = tune(graph, "cpu")
     assert after is not graph and tune(after, "cpu") is after
     check_same(graph, after)
+
+
+def test_numbers_beside_columns_get_as_many_axes_for_the_cpu_alone() -> None:
+    graph = optimise(trace_named(lambda i: {"y": cnp.exp(i["x"]) * 3.0}, {"x": TensorSpec((5, 7, 1))}))
+
+    def shape(of: Graph) -> tuple[int, ...]:
+        (node,) = [node for node in of.nodes if node.primitive == "multiply"]
+        return min(value.type.shape for value in node.inputs)
+
+    assert shape(graph) == () and shape(tune(graph, "cuda")) == ()
+    assert shape(tune(graph, "portable")) == (1, 1, 1)
+    check_same(graph, tune(graph, "portable"))
