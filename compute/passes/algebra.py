@@ -7,7 +7,6 @@ from collections.abc import Callable
 import numpy as np
 
 from coterie.compute.ir import Graph, Node, Value
-from coterie.compute.passes.dead_code import remove_dead_code
 from coterie.compute.passes.rewrite import View, rewrite
 from coterie.compute.table import ELEMENTWISE
 
@@ -199,7 +198,7 @@ def _broadcast(node: Node, view: View) -> Value | None:
     return _identity(node, view)
 
 
-def _max_pool(node: Node, view: View) -> Value | None:
+def pooled_first(node: Node, view: View) -> Value | None:
     """The greatest of relu(x) is relu of the greatest x: fewer elements to pass over, and in the gradient a smaller
     mask. No gradient changes: where a window's greatest is not above 0 it is 0 either way, elsewhere the greatest are
     the same.
@@ -208,32 +207,6 @@ def _max_pool(node: Node, view: View) -> Value | None:
     if inner is None or view.uses(node.inputs[0]) != 1:
         return None
     return view.emit("relu", view.emit("max_pool", inner.inputs[0], **node.attributes))
-
-
-def pool_first(graph: Graph) -> Graph:
-    """The graph with pooling before relu and before the bias of a convolution. It pays before gradients are taken: the
-    masks and the sum that is the bias's gradient get as few elements as the pooled image.
-
-    The greatest of x + b is the greatest x, plus b, bit for bit, because rounding keeps order. In the gradient,
-    elements that are equal only after rounding no longer share.
-    """
-
-    def rule(node: Node, view: View) -> Value | None:
-        if node.primitive != "max_pool":
-            return None
-        if pooled := _max_pool(node, view):
-            return pooled
-        conv = view.producer(node.inputs[0], "conv")
-        if conv is None or len(conv.inputs) != 3 or view.uses(node.inputs[0]) != 1:
-            return None
-        x, weights, bias = conv.inputs
-        image = view.emit("max_pool", view.emit("conv", x, weights, **conv.attributes), **node.attributes)
-        return view.emit("add", image, view.emit("reshape", bias, shape=(*bias.type.shape, 1, 1)))
-
-    for _ in range(2):  # relu first, then the bias behind it
-        moved = rewrite(graph, rule)
-        graph = graph if moved is graph else remove_dead_code(moved)
-    return graph
 
 
 def _concat(node: Node, view: View) -> Value | None:
@@ -268,5 +241,5 @@ _RULES: dict[str, Callable[[Node, View], Value | None]] = {
     "slice": _identity,
     "pad": _identity,
     "concat": _concat,
-    "max_pool": _max_pool,
+    "max_pool": pooled_first,
 }

@@ -7,6 +7,7 @@ from coterie.compute.autodiff import value_and_grad
 from coterie.compute.ir import Graph
 from coterie.compute.nn.module import Module
 from coterie.compute.passes import optimise
+from coterie.compute.passes.tune import before_gradients
 from coterie.compute.trace import GraphInputs, TensorSpec, trace_named
 
 
@@ -31,7 +32,7 @@ def whole_step(
             z = model(p, i["x"], nn.train())
             return cnp.mean(ops.logsumexp(z) - cnp.sum(z * ops.one_hot(i["y"], classes), axis=-1))
 
-        value, gradients = value_and_grad(loss)(group("shared/"))
+        value, gradients = value_and_grad(loss, before=before_gradients("portable"))(group("shared/"))
         moved, after = rule.update(gradients, group("optimizer/"), group("shared/"), group("hyper/"), i["active"])
         return {"loss": value} | {f"next/{n}": a for n, a in (moved | {f"o/{n}": a for n, a in after.items()}).items()}
 

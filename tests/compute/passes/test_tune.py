@@ -10,6 +10,7 @@ import pytest
 from coterie.compute import nn, ops, optim
 from coterie.compute import numpy as cnp
 from coterie.compute.array import Array
+from coterie.compute.autodiff import value_and_grad
 from coterie.compute.control.functions import scan
 from coterie.compute.interpret import interpret
 from coterie.compute.ir import Graph, NDArray
@@ -17,7 +18,7 @@ from coterie.compute.nn.module import Module
 from coterie.compute.nn.zoo import char_gru, char_transformer, fedavg_cnn, lenet, mlp
 from coterie.compute.onnx.writer import Target, to_onnx
 from coterie.compute.passes import optimise
-from coterie.compute.passes.tune import TUNING, tune
+from coterie.compute.passes.tune import TUNING, before_gradients, tune
 from coterie.compute.trace import GraphInputs, TensorSpec, trace_named
 from tests.compute.passes.steps import whole_step
 
@@ -178,3 +179,24 @@ def test_numbers_beside_columns_get_as_many_axes_for_the_cpu_alone() -> None:
     assert shape(graph) == () and shape(tune(graph, "cuda")) == ()
     assert shape(tune(graph, "portable")) == (1, 1, 1)
     check_same(graph, tune(graph, "portable"))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_pooling_goes_before_relu_for_the_gradients_of_a_step_for_cpus_alone(target: Target) -> None:
+    weight = np.random.default_rng(0).normal(size=(2, 3, 3, 3)).astype(np.float32)
+
+    def gradient(before: Callable[[Graph], Graph] | None) -> Graph:
+        def loss(x: Array) -> Array:
+            return cnp.sum(ops.max_pool2d(ops.relu(x), 2) * weight)
+
+        return optimise(
+            trace_named(
+                lambda i: {"g": value_and_grad(loss, before=before)(i["x"])[1]}, {"x": TensorSpec((2, 3, 6, 6))}
+            )
+        )
+
+    plain, tuned = gradient(None), gradient(before_gradients(target))
+    (mask,) = [node for node in tuned.nodes if node.primitive == "greater"]
+    assert mask.output.type.shape == ((2, 3, 3, 3) if target in TUNING else (2, 3, 6, 6))
+    given = numbers(plain)
+    np.testing.assert_array_equal(interpret(tuned, given)["g"], interpret(plain, given)["g"])
