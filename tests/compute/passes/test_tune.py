@@ -89,8 +89,9 @@ def test_a_layer_says_only_what_it_computes() -> None:
     assert [node.primitive for node in graph.nodes] == ["transpose", "matmul", "add"]
 
 
+@pytest.mark.capability("E10")
 @pytest.mark.parametrize("target", TARGETS)
-def test_the_larger_weight_stands_left_where_that_was_measured_to_pay_and_nowhere_else(target: Target) -> None:
+def test_e10_the_larger_weight_stands_left_where_that_was_measured_to_pay_and_nowhere_else(target: Target) -> None:
     few, many = (linear(rows, 300, 200) for rows in (16, 1000))
     turned = target in ("portable", "cpu", "wasm")
     if target != "coreml":  # which takes a weight that is an input only as the operand of a MatMul
