@@ -19,6 +19,7 @@ from coterie.compute.ir import Graph, NDArray
 from coterie.compute.nn.losses import softmax_cross_entropy
 from coterie.compute.onnx.writer import to_onnx
 from coterie.compute.passes import optimise
+from coterie.compute.passes.tune import before_gradients
 from coterie.compute.runtime.executable import Executable
 from coterie.compute.runtime.step_loop import StepLoop
 from coterie.compute.step.buffers import buffers_after
@@ -99,7 +100,9 @@ def step_graph(workload: Workload, state: Mapping[str, tuple[int, ...]], *, reco
             logits, after = nn.forward(net, {**params, **statistics}, inputs["batch/x"], mode)
             return xp.sum(losses(logits, inputs["batch/y"]) * weight), after
 
-        (value, recorded), gradients = value_and_grad(loss, has_aux=True)(group("shared/"))
+        (value, recorded), gradients = value_and_grad(loss, has_aux=True, before=before_gradients("portable"))(
+            group("shared/")
+        )
         moved, after = rule.update(
             gradients, group("optimizer/"), group("shared/"), group("hyper/"), inputs["hyper/active"]
         )

@@ -14,7 +14,6 @@ import numpy as np
 from coterie.compute import tree
 from coterie.compute.array import Array, as_array, bind, bind_all, refuse
 from coterie.compute.ir import Graph, Node, Value
-from coterie.compute.passes.algebra import pool_first
 from coterie.compute.primitives import rules
 from coterie.compute.primitives.row import Call
 from coterie.compute.replay import applied, build
@@ -66,8 +65,13 @@ def value_and_grad(
     weights: Weights = None,
     has_aux: bool = False,
     return_ids: bool = False,
+    before: Callable[[Graph], Graph] | None = None,
 ) -> Callable[..., Any]:
-    """As :func:`grad`, but the function returns (value, gradients); with has_aux ((scalar, aux, ...), gradients)."""
+    """As :func:`grad`, but the function returns (value, gradients); with has_aux ((scalar, aux, ...), gradients).
+
+    before: a pass over the graph of ``fn``, of the same meaning, that runs before it is differentiated; for example
+        what ``passes.tune.before_gradients`` gives for a target.
+    """
     require_function("value_and_grad", fn)
     positions = _positions(grad_position, weights)
     names = list(weights) if isinstance(weights, Mapping) else range(len(weights or ()))
@@ -82,7 +86,7 @@ def value_and_grad(
                     hint="Positions count from 0.",
                 )
         prepared = [_with_arrays(a) if i in positions else a for i, a in enumerate(arguments)]
-        linear = _Linearised(fn, prepared, positions, held)
+        linear = _Linearised(fn, prepared, positions, held, before)
         result = linear.result()
         if has_aux and not (isinstance(result, tuple) and result):
             raise InputError(
@@ -133,11 +137,16 @@ class _Linearised:
     """A traced function, replayed on its arguments, ready to pull cotangents back to those at ``positions``."""
 
     def __init__(
-        self, fn: Callable[..., Any], arguments: Sequence[Any], positions: Sequence[int], weights: Sequence[Array]
+        self,
+        fn: Callable[..., Any],
+        arguments: Sequence[Any],
+        positions: Sequence[int],
+        weights: Sequence[Array],
+        before: Callable[[Graph], Graph] | None = None,
     ) -> None:
         self.traced: Traced = trace_flat(fn, arguments, weights)
         leaves = [as_array(leaf) for leaf in tree.flatten(tuple(arguments))[0] if is_array(leaf)]
-        self.graph: Graph = pool_first(self.traced.graph)
+        self.graph: Graph = self.traced.graph if before is None else before(self.traced.graph)
         inputs = [*leaves, *weights, *self.traced.captures]
         arrays = environment_of(self.graph, inputs)
         self.structures = [self.traced.in_structure.children[position] for position in positions]

@@ -23,6 +23,7 @@ from coterie.compute.nn.calling import forward
 from coterie.compute.nn.module import Module, ParameterSpec
 from coterie.compute.optim.optimizer import Optimizer
 from coterie.compute.optim.packing import packed
+from coterie.compute.passes.tune import before_gradients
 from coterie.compute.step.gradient import loss_gradient, weighted_mean
 from coterie.compute.trace import GraphInputs, TensorSpec
 from coterie.protocol.schema import DataSchema
@@ -164,7 +165,7 @@ class FeatureGraphs:
             back = inputs[name] if name in inputs else inputs.request(name, TensorSpec(embedding.shape))
             return xp.sum(embedding * back)
 
-        _, gradient = value_and_grad(projected)(weights)
+        _, gradient = value_and_grad(projected, before=before_gradients("portable"))(weights)
         return self.own.after_step(inputs, weights, gradient)
 
 

@@ -26,6 +26,7 @@ from coterie.compute.clipping.units import one_unit
 from coterie.compute.ir import Graph
 from coterie.compute.passes.dead_code import remove_dead_code
 from coterie.compute.passes.subgraphs import inline_calls
+from coterie.compute.passes.tune import before_gradients
 from coterie.compute.primitives import rules
 from coterie.compute.replay import apply, build
 from coterie.compute.signature import require_function
@@ -250,7 +251,7 @@ def _trace_unit(
             total = xp.sum(losses * rules.cast(weights, losses.type.dtype))
             return (total if size == 1 else total / float(size)), losses
 
-        (_, losses), gradients = value_and_grad(objective, has_aux=True)(params)
+        (_, losses), gradients = value_and_grad(objective, has_aux=True, before=before_gradients("portable"))(params)
         return losses, gradients
 
     batch = tree.unflatten(structure, [specimen(row) for row in rows])

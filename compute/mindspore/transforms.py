@@ -15,6 +15,7 @@ from coterie.compute.interactive.frontend.rewrite import rewrite
 from coterie.compute.mindspore.compiled import Jitted
 from coterie.compute.mindspore.parameter import Parameter, scope, write
 from coterie.compute.mindspore.tensor import tensors
+from coterie.compute.passes.tune import before_gradients
 from coterie.compute.signature import in_order
 from coterie.compute.source import user_source
 from coterie.errors import ArgumentTypeError, DTypeError, InputError
@@ -134,7 +135,7 @@ def _differentiated(
             written[:] = [parameter for parameter, _ in pairs]
             return total, result, [array for _, array in pairs]
 
-    both = autodiff.value_and_grad(scalar, grad_position, listed, True, return_ids)
+    both = autodiff.value_and_grad(scalar, grad_position, listed, True, return_ids, before_gradients("cpu"))
 
     def differentiated(*arguments: Any) -> Any:
         (_, result, new), gradients = both(*arguments)

@@ -35,18 +35,6 @@ class Linear(Module):
             refuse_shape(self, f"[..., {self.inputs}]", x, hint="Its inputs are the size of the last axis of x.")
         rows = x if x.ndim == 2 else xp.reshape(x, (prod(x.shape[:-1]), self.inputs))
         weight, bias = require(params, "weight", self), require(params, "bias", self) if self.bias else None
-        if _stands_left(rows.shape[0], self.outputs):
-            columns = weight @ xp.matrix_transpose(rows)
-            y = xp.matrix_transpose(columns if bias is None else columns + xp.reshape(bias, (self.outputs, 1)))
-        else:
-            y = rows @ xp.matrix_transpose(weight)
-            y = y if bias is None else y + bias
+        y = rows @ xp.matrix_transpose(weight)
+        y = y if bias is None else y + bias
         return y if x.ndim == 2 else xp.reshape(y, (*x.shape[:-1], self.outputs))
-
-
-def _stands_left(rows: int, outputs: int) -> bool:
-    """Whether the weight is the left operand. A CPU's matrix product repacks its right operand, so the smaller of the
-    two belongs there: the batch, unless it is large (the tokens of many sequences); then its transposition would cost
-    more.
-    """
-    return rows < 128 or 4 * rows <= outputs

@@ -5,13 +5,14 @@ passes of ``legalise`` rewrite a graph until it fits a row, and the writer refus
 """
 
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
-Quirk: TypeAlias = Literal["grouped_transpose", "transpose_groups", "mask_products", "vector_addend"]
-"""grouped_transpose: ConvTranspose in groups of an even number of inputs and one output gives wrong numbers.
-transpose_groups: ConvTranspose takes neither groups nor dilations. mask_products: a comparison made a number fails
-beside the product that it is fused into. vector_addend: the addend of Gemm has one axis."""
+Quirk: TypeAlias = Literal["few_doubles", "grouped_transpose", "transpose_groups", "mask_products", "vector_addend"]
+"""few_doubles: it has few kernels of float64, and joins operators into ones that it has none for. grouped_transpose:
+ConvTranspose in groups of an even number of inputs and one output gives wrong numbers. transpose_groups: ConvTranspose
+takes neither groups nor dilations. mask_products: a comparison made a number fails beside the product that it is fused
+into. vector_addend: the addend of Gemm has one axis."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,7 +21,8 @@ class ProviderRow:
 
     runtime: its name in ONNX Runtime. operators: all that it runs. constants: positions of inputs that must be
     initialisers, beyond those of every graph. attributes: the only values that it takes of named attributes.
-    quirks: what else must be written another way. ``control`` says whether loops and choices may stay.
+    quirks: what else must be written another way. single: operators that it has no kernel of float64 for and that
+    nothing stands in for. ``control`` says whether loops and choices may stay.
     """
 
     runtime: str
@@ -30,6 +32,7 @@ class ProviderRow:
         default_factory=dict[str, Mapping[str, frozenset[object]]]
     )
     quirks: frozenset[Quirk] = frozenset()
+    single: frozenset[str] = frozenset()
 
     @property
     def control(self) -> bool:
@@ -72,9 +75,17 @@ _WEBGPU = _names(
 
 _WHOLE = _FULL | _RARE | _GENERAL | _LOOPS | _names("ScatterND")
 
+_CPU = ProviderRow(
+    runtime="CPUExecutionProvider",
+    operators=_WHOLE,
+    quirks=frozenset({"few_doubles"}),
+    # In version 1.24 as in 1.32.
+    single=_names("Conv ConvTranspose AveragePool Resize"),
+)
+
 PROVIDERS: Mapping[str, ProviderRow] = {
-    "cpu": ProviderRow(runtime="CPUExecutionProvider", operators=_WHOLE),
-    "wasm": ProviderRow(runtime="CPUExecutionProvider", operators=_WHOLE),
+    "cpu": _CPU,
+    "wasm": _CPU,
     "cuda": ProviderRow(runtime="CUDAExecutionProvider", operators=_WHOLE),
     "openvino": ProviderRow(runtime="OpenVINOExecutionProvider", operators=_WHOLE),
     "tensorrt": ProviderRow(runtime="TensorrtExecutionProvider", operators=_WHOLE - {"ScatterND"}),
@@ -104,6 +115,10 @@ PROVIDERS: Mapping[str, ProviderRow] = {
         quirks=frozenset({"transpose_groups", "vector_addend"}),
     ),
 }
+
+
+# "portable" is no provider: files for it hold no loops, and have to run on the CPU, which every runtime falls back on.
+TARGETS: Mapping[str, ProviderRow] = {"portable": replace(_CPU, operators=_WHOLE - _LOOPS), **PROVIDERS}
 
 
 def runs_loops(runtime: str) -> bool:

@@ -13,10 +13,10 @@ import onnx
 from onnx import helper, numpy_helper
 
 from coterie.compute.ir import Graph, NDArray, Type, Value, require_graph
-from coterie.compute.onnx.providers import PROVIDERS, ProviderRow, lacking
+from coterie.compute.onnx.providers import TARGETS, lacking
 from coterie.compute.passes.legalise import legalise
 from coterie.compute.passes.pooled_padding import keep_paddings
-from coterie.compute.passes.unroll import unrolled
+from coterie.compute.passes.tune import tune
 from coterie.compute.primitives.basic import ONNX_DTYPES
 from coterie.compute.primitives.rules import carried
 from coterie.compute.table import PRIMITIVES
@@ -30,16 +30,12 @@ Target: TypeAlias = Literal[
 ]
 
 
-# Operators that ONNX Runtime's CPU provider has no kernel of float64 for, in version 1.24 as in 1.32.
-_NOT_IN_FLOAT64 = frozenset({"Conv", "ConvTranspose", "AveragePool", "Resize"})
-
-
 class _Writer:
     """Collects ONNX nodes and initialisers; the Emitter of the lowerings."""
 
-    def __init__(self, taken: set[str], sources: bool, provider: str | None = None) -> None:
-        self._provider = provider
-        self._row: ProviderRow | None = None if provider is None else PROVIDERS[provider]
+    def __init__(self, taken: set[str], sources: bool, target: Target) -> None:
+        self._target = target
+        self._row = TARGETS[target]
         self.nodes: list[Any] = []
         self.initialisers: list[Any] = []
         self._constants: dict[tuple[str, tuple[int, ...], bytes], str] = {}
@@ -69,18 +65,18 @@ class _Writer:
         return output
 
     def _check(self, operator: str, inputs: Sequence[str], attributes: dict[str, Any]) -> None:
-        if operator in _NOT_IN_FLOAT64 and self.few_kernels(self._dtype):
+        if self._dtype == "float64" and operator in self._row.single:
             raise InputError(
                 f"{self.line or 'a node of the graph'}: {operator} of float64 cannot be written: the CPU provider "
                 "has it in single precision alone.",
                 hint='Convert with astype(x, "float32") first.',
             )
-        if self._row is None:
+        if self._target in ("portable", "cpu"):
             return
         fixed = {index for index, tensor in enumerate(inputs) if tensor in self._fixed}
         if missing := lacking(self._row, operator, fixed, inputs, attributes):
             raise GraphRefused(
-                f"{self.line or 'a node of the graph'}: the provider {self._provider} {missing}.",
+                f"{self.line or 'a node of the graph'}: the provider {self._target} {missing}.",
                 hint="Write that line with other functions, choose a provider that has it, or the CPU.",
             )
 
@@ -96,9 +92,6 @@ class _Writer:
 
     def fixed(self, name: str) -> bool:
         return name in self._fixed
-
-    def few_kernels(self, dtype: str) -> bool:
-        return dtype == "float64" and self._provider in (None, "wasm")
 
     def scalar(self, value: float, dtype: str) -> str:
         return self.constant(np.full((1,), value, dtype))
@@ -160,7 +153,6 @@ def to_onnx(graph: Graph, *, name: str, sources: bool = False, target: Target = 
     provider computes in float64 where the target is one.
     """
     require_graph("to_onnx", graph)
-    provider = None if target in ("portable", "cpu") else target
     graph = _for_target(verify(graph), target)
     _refuse_empty(graph)
     _refuse_deep(graph, 0)
@@ -168,7 +160,7 @@ def to_onnx(graph: Graph, *, name: str, sources: bool = False, target: Target = 
         raise InputError(
             f"{sorted(both)} are names of both an input and an output.", hint='Rename the outputs, e.g. "next/...".'
         )
-    writer = _Writer({*graph.inputs, *graph.outputs}, sources, provider)
+    writer = _Writer({*graph.inputs, *graph.outputs}, sources, target)
     names: dict[Value, str] = {value: input_name for input_name, value in graph.inputs.items()}
     writer.write(graph, names)
     _name_outputs(writer, graph, names)
@@ -182,9 +174,7 @@ def to_onnx(graph: Graph, *, name: str, sources: bool = False, target: Target = 
 
 
 def _for_target(graph: Graph, target: Target) -> Graph:
-    if target != "cpu":
-        graph = unrolled(graph) if target == "portable" else legalise(graph, target)
-    return keep_paddings(graph)
+    return keep_paddings(legalise(tune(graph, target), target))
 
 
 def _refuse_empty(graph: Graph) -> None:

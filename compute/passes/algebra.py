@@ -7,7 +7,6 @@ from collections.abc import Callable
 import numpy as np
 
 from coterie.compute.ir import Graph, Node, Value
-from coterie.compute.passes.dead_code import remove_dead_code
 from coterie.compute.passes.rewrite import View, rewrite
 from coterie.compute.table import ELEMENTWISE
 
@@ -26,9 +25,7 @@ def _rule(node: Node, view: View) -> Value | None:
     rule = _RULES.get(node.primitive)
     found = rule(node, view) if rule else None
     if found is None and node.primitive in ELEMENTWISE:
-        found = _without_broadcasts(node, view)
-    if found is None and node.primitive in ELEMENTWISE:
-        return _with_equal_ranks(node, view)
+        return _without_broadcasts(node, view)
     return found
 
 
@@ -201,7 +198,7 @@ def _broadcast(node: Node, view: View) -> Value | None:
     return _identity(node, view)
 
 
-def _max_pool(node: Node, view: View) -> Value | None:
+def pooled_first(node: Node, view: View) -> Value | None:
     """The greatest of relu(x) is relu of the greatest x: fewer elements to pass over, and in the gradient a smaller
     mask. No gradient changes: where a window's greatest is not above 0 it is 0 either way, elsewhere the greatest are
     the same.
@@ -210,32 +207,6 @@ def _max_pool(node: Node, view: View) -> Value | None:
     if inner is None or view.uses(node.inputs[0]) != 1:
         return None
     return view.emit("relu", view.emit("max_pool", inner.inputs[0], **node.attributes))
-
-
-def pool_first(graph: Graph) -> Graph:
-    """The graph with pooling before relu and before the bias of a convolution. It pays before gradients are taken: the
-    masks and the sum that is the bias's gradient get as few elements as the pooled image.
-
-    The greatest of x + b is the greatest x, plus b, bit for bit, because rounding keeps order. In the gradient,
-    elements that are equal only after rounding no longer share.
-    """
-
-    def rule(node: Node, view: View) -> Value | None:
-        if node.primitive != "max_pool":
-            return None
-        if pooled := _max_pool(node, view):
-            return pooled
-        conv = view.producer(node.inputs[0], "conv")
-        if conv is None or len(conv.inputs) != 3 or view.uses(node.inputs[0]) != 1:
-            return None
-        x, weights, bias = conv.inputs
-        image = view.emit("max_pool", view.emit("conv", x, weights, **conv.attributes), **node.attributes)
-        return view.emit("add", image, view.emit("reshape", bias, shape=(*bias.type.shape, 1, 1)))
-
-    for _ in range(2):  # relu first, then the bias behind it
-        moved = rewrite(graph, rule)
-        graph = graph if moved is graph else remove_dead_code(moved)
-    return graph
 
 
 def _concat(node: Node, view: View) -> Value | None:
@@ -254,22 +225,6 @@ def _without_broadcasts(node: Node, view: View) -> Value | None:
     return small if small.type.shape == shape else view.emit("broadcast_to", small, shape=shape)
 
 
-def _with_equal_ranks(node: Node, view: View) -> Value | None:
-    """A number beside a column [..., 1] gets as many axes. ONNX Runtime walks along the last axis; it sees a number
-    beside many rows of one element, one call for each, unless both shapes say the same of that axis.
-    """
-    shape = node.output.type.shape
-    if len(shape) < 2 or shape[-1] != 1 or node.output.type.size == 1:
-        return None
-    operands = [
-        view.emit_constant(constant.reshape((1,) * len(shape)))
-        if (constant := view.constant(value)) is not None and constant.size == 1 and constant.ndim < len(shape)
-        else value
-        for value in node.inputs
-    ]
-    return None if operands == list(node.inputs) else view.emit(node.primitive, *operands, **node.attributes)
-
-
 _RULES: dict[str, Callable[[Node, View], Value | None]] = {
     "stop_gradient": _same,  # gradients have been taken when passes run
     "add": _add,
@@ -286,5 +241,5 @@ _RULES: dict[str, Callable[[Node, View], Value | None]] = {
     "slice": _identity,
     "pad": _identity,
     "concat": _concat,
-    "max_pool": _max_pool,
+    "max_pool": pooled_first,
 }

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 
 from coterie.compute.array import Array
 from coterie.compute.ir import Graph, Node, constant_node, require_graph
-from coterie.compute.onnx.providers import PROVIDERS, ProviderRow
+from coterie.compute.onnx.providers import TARGETS, ProviderRow
 from coterie.compute.passes.constants import fold_constants
 from coterie.compute.passes.cse import share_common_subexpressions
 from coterie.compute.passes.dead_code import remove_dead_code
+from coterie.compute.passes.legal_doubles import cosine, product, sigmoid
 from coterie.compute.passes.legal_masks import (
     chosen,
     compared,
@@ -43,10 +44,13 @@ from coterie.errors import InputError, InternalError
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
-    """needed: whether a provider makes this necessary. write: what replaces the node, or None to keep it."""
+    """needed: whether a provider makes this necessary. write: what replaces the node, or None to keep it. dtype: of the
+    only results that it is about; "" for all.
+    """
 
     needed: Callable[[ProviderRow], bool]
     write: Callable[[Site], Array | None]
+    dtype: str = ""
 
 
 def _lacks(*operators: str) -> Callable[[ProviderRow], bool]:
@@ -55,6 +59,10 @@ def _lacks(*operators: str) -> Callable[[ProviderRow], bool]:
 
 def _fixed(operator: str, position: int) -> Callable[[ProviderRow], bool]:
     return lambda row: position in row.constants.get(operator, ())
+
+
+def _few_doubles(row: ProviderRow) -> bool:
+    return "few_doubles" in row.quirks
 
 
 def _no_masks(row: ProviderRow) -> bool:
@@ -80,6 +88,7 @@ _RULES: Mapping[str, tuple[_Rule, ...]] = {
             ),
         ),
     ),
+    "cos": (_Rule(_few_doubles, cosine, "float64"),),
     "cumsum": (_Rule(_lacks("CumSum"), running_sum),),
     "gather": (_Rule(_lacks("Gather"), gathered),),
     "gemm": (
@@ -87,33 +96,35 @@ _RULES: Mapping[str, tuple[_Rule, ...]] = {
         _Rule(lambda row: "vector_addend" in row.quirks, added_afterwards),
     ),
     "log": (_Rule(_lacks("Log"), logarithm),),
+    "matmul": (_Rule(_few_doubles, product, "float64"),),
     "minimum": (_Rule(_lacks("Min"), smaller_of),),
     "scatter_add": (_Rule(_lacks("ScatterElements"), scattered),),
+    "sigmoid": (_Rule(_few_doubles, sigmoid, "float64"),),
     "softplus": (_Rule(_lacks("Log", "Min"), softplus),),
     "where": (_Rule(_lacks("Where"), chosen),),
 }
 
 
 def legalise(graph: Graph, provider: str) -> Graph:
-    """The graph in forms that a provider runs: a name of ``onnx.providers.PROVIDERS``. The same graph when it is legal.
+    """The graph in forms that a provider runs: a name of ``onnx.providers.TARGETS``. The same graph when it is legal.
 
     Loops are written out where the provider has none. Optimise before, not after: a later pass may fuse again what was
     taken apart. What no rule can rewrite stays, and the writer refuses it by name. Raises InputError for an unknown
     provider, TraceError for a loop that cannot be written out.
     """
     require_graph("legalise", graph)
-    row = PROVIDERS.get(provider)
+    row = TARGETS.get(provider)
     if row is None:
-        raise InputError(f"There is no provider {provider!r}.", hint=f"Choose one of {', '.join(PROVIDERS)}.")
+        raise InputError(f"There is no provider {provider!r}.", hint=f"Choose one of {', '.join(TARGETS)}.")
     flat = inline_calls(graph) if row.control else unrolled(graph)
     return _legal(flat, row)
 
 
 def _legal(graph: Graph, row: ProviderRow) -> Graph:
     rules = {
-        primitive: writes
+        primitive: needed
         for primitive, found in _RULES.items()
-        if (writes := tuple(rule.write for rule in found if rule.needed(row)))
+        if (needed := tuple(rule for rule in found if rule.needed(row)))
     }
     # A rule writes only what other rules, a bounded number of levels down, rewrite again.
     for _ in range(2 * len(_RULES) + 2):
@@ -124,8 +135,8 @@ def _legal(graph: Graph, row: ProviderRow) -> Graph:
     raise InternalError("Legalisation does not come to an end.")
 
 
-def _sweep(graph: Graph, rules: Mapping[str, Sequence[Callable[[Site], Array | None]]]) -> Graph:
-    if not any(node.primitive in rules for node in graph.nodes):
+def _sweep(graph: Graph, rules: Mapping[str, Sequence[_Rule]]) -> Graph:
+    if not any(_about(node, rules) for node in graph.nodes):
         return graph
     recorder = Recorder()
     producers = graph.producers()
@@ -136,7 +147,7 @@ def _sweep(graph: Graph, rules: Mapping[str, Sequence[Callable[[Site], Array | N
     fired: set[Node] = set()
 
     def rewritten(node: Node, operands: list[Array]) -> Sequence[Array]:
-        for result in _written(Site(node, environment, producers), rules.get(node.primitive, ())):
+        for result in _written(Site(node, environment, producers), _about(node, rules)):
             fired.add(node)
             return (result,)
         return _kept(node, operands, recorder)
@@ -152,9 +163,15 @@ def _sweep(graph: Graph, rules: Mapping[str, Sequence[Callable[[Site], Array | N
     return share_common_subexpressions(fold_constants(remove_dead_code(verify(recorder.finish(outputs)))))
 
 
-def _written(site: Site, writes: Sequence[Callable[[Site], Array | None]]) -> Iterator[Array]:
-    for write in writes:
-        result = write(site)
+def _about(node: Node, rules: Mapping[str, Sequence[_Rule]]) -> list[_Rule]:
+    """The rules for a node."""
+    found = rules.get(node.primitive, ())
+    return [rule for rule in found if rule.dtype in ("", node.output.type.dtype)]
+
+
+def _written(site: Site, rules: Sequence[_Rule]) -> Iterator[Array]:
+    for rule in rules:
+        result = rule.write(site)
         if result is None:
             continue
         if result.type != site.node.output.type:

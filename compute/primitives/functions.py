@@ -23,16 +23,6 @@ def _sigmoid(x: NDArray) -> NDArray:
     return np.where(x >= 0, 1 / (1 + e), e / (1 + e))
 
 
-def _sigmoid_lower(emit: Emitter, node: Node, names: Sequence[str]) -> str:
-    x, dtype = names[0], node.output.type.dtype
-    if not emit.few_kernels(dtype):
-        return emit.op("Sigmoid", x)
-    # ONNX Runtime 1.24 joins x · Sigmoid(x) into one operator, for which it has no kernel of float64.
-    e, one = emit.op("Exp", emit.op("Neg", emit.op("Abs", x))), emit.scalar(1.0, dtype)
-    above = emit.op("GreaterOrEqual", x, emit.scalar(0.0, dtype))
-    return emit.op("Div", emit.op("Where", above, one, e), emit.op("Add", one, e))
-
-
 def _relu(x: NDArray) -> NDArray:
     return np.maximum(x, np.zeros((), x.dtype))
 
@@ -122,7 +112,7 @@ ROWS = (
     _row(
         "sigmoid",
         _sigmoid,
-        _sigmoid_lower,
+        operator("Sigmoid"),
         lambda call, g: g * (call.output * (1.0 - call.output)),
         facts.elementwise(zero="no", monotone=True, nonnegative=True, half="follows", rounds=True),
     ),

@@ -8,7 +8,7 @@ import numpy as np
 from coterie.compute.array_type import Array, bind
 from coterie.compute.ir import NDArray, Node, Type
 from coterie.compute.primitives import batch, facts, rules
-from coterie.compute.primitives.row import Batched, Call, Emitter, per_input, single
+from coterie.compute.primitives.row import Batched, Call, Emitter, operator, per_input, single
 from coterie.errors import ShapeError
 
 
@@ -74,23 +74,6 @@ def _matmul_batch(call: Batched) -> Array:
     return bind("matmul", *batch.aligned(call))
 
 
-def _matmul_lower(emit: Emitter, node: Node, names: Sequence[str]) -> str:
-    a, b = (value.type for value in node.inputs)
-    if not emit.few_kernels(a.dtype):
-        return emit.op("MatMul", *names)
-    # ONNX Runtime 1.24 joins a transposition and a MatMul into one operator, for which it has no kernel of float64, and
-    # moves transpositions down to it through most others. It has Gemm, and moves nothing through Gather.
-    if b.rank == 2:
-        rows = names[0] if a.rank == 2 else emit.op("Reshape", names[0], emit.integers((-1, a.shape[-1])))
-        product = emit.op("Gemm", rows, names[1])
-        return product if a.rank == 2 else emit.op("Reshape", product, emit.integers(node.output.type.shape))
-    kept = [
-        emit.op("Gather", name, emit.integers(range(type_.shape[0])), axis=0)
-        for name, type_ in zip(names, (a, b), strict=True)
-    ]
-    return emit.op("MatMul", *kept)
-
-
 def _gemm_infer(a: Type, b: Type, c: Type | None = None, *, transpose_a: bool, transpose_b: bool) -> Type:
     rules.require_rank(a, 2, "a matrix")
     rules.require_rank(b, 2, "a matrix")
@@ -151,7 +134,7 @@ ROWS = (
         evaluate=_matmul,
         gradient=per_input(_matmul_left, _matmul_right),
         batch=_matmul_batch,
-        lower=_matmul_lower,
+        lower=operator("MatMul"),
         facts=facts.computing(
             category="tensor",
             flops=facts.product,

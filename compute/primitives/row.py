@@ -79,12 +79,6 @@ class Emitter(Protocol):
         """Whether a tensor is an initialiser: its values are known when the file is loaded."""
         ...
 
-    def few_kernels(self, dtype: str) -> bool:
-        """Whether the file is for a CPU provider and the dtype is one that it has few kernels of: float64. What all
-        versions from 1.24 on load is asked for then.
-        """
-        ...
-
     def integers(self, values: Sequence[int]) -> str:
         """The name of an int64 initialiser: the shapes, axes and pads that ONNX takes as operands."""
         ...

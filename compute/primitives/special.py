@@ -42,22 +42,6 @@ def _single(name: str) -> Lower:
     return lower
 
 
-def _cosine_lower(emit: Emitter, node: Node, names: Sequence[str]) -> str:
-    x, dtype = names[0], node.output.type.dtype
-    if not emit.few_kernels(dtype):
-        return emit.op("Cos", x)
-    # ONNX Runtime 1.24 has Sin of float64 and no Cos. sin 2x / (2 sin x) has the precision of its Sin where the cosine
-    # crosses 0, 1 - 2 sin² (x/2) where the sine does. Halves and doubles are exact, unless the double overflows.
-    sine, half = emit.op("Sin", x), emit.op("Sin", emit.op("Mul", x, emit.scalar(0.5, dtype)))
-    two, one = emit.scalar(2.0, dtype), emit.scalar(1.0, dtype)
-    double = emit.op("Mul", x, two)
-    by_double = emit.op("Div", emit.op("Sin", double), emit.op("Mul", sine, two))
-    by_half = emit.op("Sub", one, emit.op("Mul", emit.op("Mul", half, half), two))
-    steep = emit.op("Greater", emit.op("Mul", sine, sine), emit.scalar(0.25, dtype))
-    finite = emit.op("Less", emit.op("Abs", double), emit.scalar(float("inf"), dtype))
-    return emit.op("Where", emit.op("And", steep, finite), by_double, by_half)
-
-
 def _log1p_lower(emit: Emitter, node: Node, names: Sequence[str]) -> str:
     # log(u) for the rounded u = 1 + x, and what the rounding lost, over u (Higham, Accuracy and Stability, 1.14.1, in
     # the form of a correction). The bounds keep inf - inf and 0 / 0 away.
@@ -104,7 +88,7 @@ ROWS = (
     _row(
         "cos",
         np.cos,
-        _cosine_lower,
+        operator("Cos"),
         _minus_sine,
         facts.elementwise(zero="no", monotone=False, nonnegative=False, half="follows", rounds=True),
     ),

@@ -12,6 +12,7 @@ from coterie.compute import ops
 from coterie.compute.array import Array
 from coterie.compute.autodiff import value_and_grad
 from coterie.compute.clipping.transform import clipped_grad
+from coterie.compute.passes.tune import before_gradients
 from coterie.compute.runtime.recipes import Recipe
 from coterie.compute.trace import TensorSpec
 
@@ -49,7 +50,7 @@ def _step(
         def loss(w: Weights) -> Array:
             return xp.mean(_losses(network(w, batch), ids))
 
-        value, gradients = value_and_grad(loss)(weights)
+        value, gradients = value_and_grad(loss, before=before_gradients("portable"))(weights)
         return _flat({**update(weights, gradients, rate), "loss": value})
 
     return _recipe(name, step, x, shapes)

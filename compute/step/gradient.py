@@ -8,6 +8,7 @@ from coterie.compute.array import Array
 from coterie.compute.autodiff import value_and_grad
 from coterie.compute.data.batches import SMALLEST_WEIGHT
 from coterie.compute.optim.optimizer import Arrays, scaled
+from coterie.compute.passes.tune import before_gradients
 
 Aux = TypeVar("Aux")
 
@@ -28,13 +29,17 @@ def loss_gradient(
     objective(params): the loss, of shape (), and a tree of arrays.
     scale: what the loss is multiplied by while it is differentiated, of shape (), so that small gradients survive half
         precision. The gradient is divided by it again; where it overflowed, it is not finite.
+
+    The step is meant for the portable target, which plans are written for.
     """
 
     def minimised(params: Arrays) -> tuple[Array, tuple[Array, Aux]]:
         loss, more = objective(params)
         return loss if scale is None else loss * scale, (loss, more)
 
-    (_, (loss, more)), gradient = value_and_grad(minimised, has_aux=True)(dict(params))
+    (_, (loss, more)), gradient = value_and_grad(minimised, has_aux=True, before=before_gradients("portable"))(
+        dict(params)
+    )
     if scale is not None:
         back = xp.reshape(1 / scale, (1,))
         gradient = {name: scaled(back, value) for name, value in gradient.items()}

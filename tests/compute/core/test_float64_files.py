@@ -18,6 +18,7 @@ from coterie.compute import TensorSpec, jit, ops, to_onnx, trace_named
 from coterie.compute import numpy as xp
 from coterie.compute.array import Array
 from coterie.compute.ir import NDArray
+from coterie.compute.onnx.writer import Target
 from coterie.compute.runtime.executable import Executable
 from coterie.compute.runtime.reference import evaluate
 from coterie.errors import InputError
@@ -106,3 +107,12 @@ def test_a_transposition_that_moves_nothing_is_not_written() -> None:
     """ONNX Runtime 1.24 joins one behind a Gemm to it as if it turned the matrix."""
     _, data = file_of(lambda x: xp.permute_dims(xp.matmul(x, x), (0, 1)), ((3, 3),), "float32")
     assert [node.op_type for node in onnx.load_from_string(data).graph.node] == ["MatMul"]
+
+
+@pytest.mark.parametrize("target", ["portable", "cpu", "wasm", "cuda", "openvino"])
+def test_only_files_for_the_cpu_are_written_another_way(target: Target) -> None:
+    specs = {"x": TensorSpec((3, 4), "float64"), "w": TensorSpec((4, 5), "float64")}
+    graph = trace_named(lambda i: {"y": xp.cos(ops.sigmoid(i["x"]) @ i["w"])}, specs)
+    found = {node.op_type for node in onnx.load_from_string(to_onnx(graph, name="f", target=target)).graph.node}
+    plain = {"Sigmoid", "MatMul", "Cos"}
+    assert found == plain if target in ("cuda", "openvino") else not found & plain
