@@ -75,7 +75,7 @@ def _check_steps(request: ExperimentCreate, manifest: Manifest) -> None:
     else:
         holds = (
             private is not None
-            and (private.clip, private.rows) == (privacy.clip, privacy.rows)
+            and (private.clip, private.rows, private.factors) == (privacy.clip, privacy.rows, privacy.schedule)
             and private.noise_multiplier >= multiplier(privacy, request.rounds.rounds, training.draws()) * _BELOW
         )
         why = "its plan was not made with this ExampleLevel privacy and number of rounds; compile it again"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, cast
 import numpy as np
 
 from coterie.compute.dispatch import DISPATCH, Row, run
-from coterie.compute.ir import FLOATS, Attributes, NDArray, Type, Value, label
+from coterie.compute.ir import FLOATS, SIGNED, Attributes, NDArray, Type, Value, label
 from coterie.compute.limits import check_size
 from coterie.compute.literals import fits, literal
 from coterie.compute.recorder import RECORDER, Recorder, refused
@@ -154,7 +154,7 @@ class Array:
         return int(self.item())
 
     def __index__(self) -> int:
-        if self.type.dtype not in ("int32", "int64", "uint8"):
+        if self.type.dtype not in ("uint8", *SIGNED):
             raise DTypeError(f"{user_source()}: an array of {self.type} is not an index.")
         return int(self.item())
 

@@ -16,8 +16,11 @@ import numpy as np
 from coterie.compute.source import user_source
 from coterie.errors import ArgumentTypeError
 
-DTYPES = ("bool", "uint8", "int32", "int64", "float16", "float32", "float64")
+NARROW = ("int8", "int16")
+"""Of which runtimes have few kernels: a file computes with them as int32 and keeps their low bits, as NumPy does."""
+SIGNED = (*NARROW, "int32", "int64")
 FLOATS = ("float16", "float32", "float64")
+DTYPES = ("bool", "uint8", *SIGNED, *FLOATS)
 
 NDArray: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 Attribute: TypeAlias = (

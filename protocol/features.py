@@ -12,6 +12,7 @@ PROBE: Final = "probe/1"
 FROZEN: Final = "frozen/1"
 CLIENT_STATE: Final = "client_state/1"
 EXAMPLE_LEVEL: Final = "example_level/1"
+NOISE_SCHEDULE: Final = "noise_schedule/1"
 SHARED_NOISE: Final = "shared_noise/1"
 
 FEATURES: Final[Mapping[str, str]] = {
@@ -20,6 +21,7 @@ FEATURES: Final[Mapping[str, str]] = {
     FROZEN: "plans with frozen tensors, in a blob of their own",
     CLIENT_STATE: "plans that keep tensors on the device from round to round, in two phases",
     EXAMPLE_LEVEL: "plans whose steps draw private batches and private noise",
+    NOISE_SCHEDULE: "plans whose private steps have other noise in each round",
     SHARED_NOISE: "secure aggregation in which each client adds its share of the noise",
 }
 OPSET: Final = 17

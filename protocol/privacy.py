@@ -20,6 +20,10 @@ LARGEST_DELTA = 0.01
 MOST_ROUNDS = 1_000_000
 MOST_BUFFERS = 10
 MOST_MULTIPLIER = 1e6
+MOST_LEVELS = 64
+"""Different factors of a schedule of `ExampleLevel`."""
+WIDEST = 1000.0
+"""How many times the smallest its largest factor may be: all rounds draw noise on one grid, which must stay fine."""
 
 Clip = Annotated[float, Field(strict=True, gt=0, le=1e9, allow_inf_nan=False)]
 Delta = Annotated[float, Field(strict=True, gt=0, le=LARGEST_DELTA, allow_inf_nan=False)]
@@ -125,6 +129,8 @@ class ExampleLevel(ByHand):
         each row less often.
     max_batch: the most rows that one batch may hold (a larger one counts as empty, and how likely that is, is charged
         to δ); None for the least that leaves all but a ten-thousandth of δ.
+    schedule: a factor for the noise of each round (see `schedules`), of at most 64 different ones within a
+        thousandfold of each other; None for the same in all.
     """
 
     level: Literal["example"] = Field(default="example", repr=False)
@@ -134,10 +140,15 @@ class ExampleLevel(ByHand):
     noise_multiplier: Multiplier | None = None
     rows: RowCount | None = None
     max_batch: Annotated[int, Field(strict=True, ge=1, le=1 << 20)] | None = None
+    schedule: Annotated[tuple[Factor, ...], Field(min_length=1, max_length=MOST_ROUNDS)] | None = None
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
         _require_one_of_two(self.epsilon, self.noise_multiplier)
+        if self.schedule is not None:
+            wrong = wrong_schedule(self.schedule)
+            if wrong is not None:
+                raise ValueError(f"a schedule of noise {wrong}")
         return self
 
 
@@ -173,6 +184,19 @@ Privacy: TypeAlias = UserLevel | ExampleLevel | LocalLevel
 """What an experiment may ask for."""
 WirePrivacy: TypeAlias = Annotated[Privacy, Field(discriminator="level")]
 """The same in a message, told apart by ``level``."""
+
+
+def wrong_schedule(factors: tuple[float, ...]) -> str | None:
+    """What is wrong with the factors of a schedule of `ExampleLevel`; None where nothing is."""
+    if max(factors) > WIDEST * min(factors):
+        return f"goes from {min(factors):g} to {max(factors):g}; keep factors within {WIDEST:g} times each other"
+    levels = len(set(factors))
+    if levels > MOST_LEVELS:
+        return (
+            f"has {levels} different factors, of which each is a mechanism to be priced; use at most {MOST_LEVELS}, "
+            "say by step_decay with a larger every"
+        )
+    return None
 
 
 def _require_one_of_two(epsilon: float | None, noise_multiplier: float | None) -> None:

@@ -6,7 +6,7 @@ from coterie.aggregation.losses import parts_of, takes_weights
 from coterie.aggregation.plan.manifest import Training
 from coterie.aggregation.plan.private_steps import PrivateSteps
 from coterie.privacy.dp import poisson
-from coterie.privacy.dp.rounds import multiplier
+from coterie.privacy.dp.rounds import factors_of, multiplier
 from coterie.protocol.privacy import ExampleLevel
 
 OVERFLOW_SHARE = 1e-4
@@ -57,7 +57,11 @@ def _private(experiment: Experiment, level: ExampleLevel) -> Training:
             f"ExampleLevel: {error.message}", hint=error.hint, code="privacy_invalid"
         ) from error
     private = PrivateSteps(
-        clip=level.clip, noise_multiplier=multiplier(level, rounds, draws), expected=expected, rows=rows
+        clip=level.clip,
+        noise_multiplier=multiplier(level, rounds, draws),
+        expected=expected,
+        rows=rows,
+        factors=None if level.schedule is None else factors_of(level, rounds),
     )
     return Training(
         batch_size=most,

@@ -4,6 +4,7 @@ import math
 
 from coterie.aggregation.plan.manifest import Manifest
 from coterie.errors import ArgumentValueError, PlanRefused
+from coterie.protocol.privacy import wrong_schedule
 
 
 def check_private(manifest: Manifest) -> None:
@@ -34,6 +35,8 @@ def check_private(manifest: Manifest) -> None:
     for holds, message in rules:
         if not holds:
             raise _refused(message)
+    if private.factors is not None and (wrong := wrong_schedule(private.factors)) is not None:
+        raise _refused(f"its schedule of noise {wrong}")
     length = sum(math.prod(tensor.shape) for tensor in train.from_source("noise")) if train else 0
     try:
         private.noise(batch=training.batch_size, length=length)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from coterie.aggregation.plan.manifest import Manifest, TrainerKind
-from coterie.protocol.features import CLIENT_STATE, EVALUATE, EXAMPLE_LEVEL, FROZEN, PROBE
+from coterie.protocol.features import CLIENT_STATE, EVALUATE, EXAMPLE_LEVEL, FROZEN, NOISE_SCHEDULE, PROBE
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,7 @@ class Needs:
             FROZEN: manifest.frozen is not None,
             CLIENT_STATE: bool(manifest.client_state),
             EXAMPLE_LEVEL: manifest.training.private is not None,
+            NOISE_SCHEDULE: manifest.training.private is not None and manifest.training.private.factors is not None,
         }
         return Needs(manifest.trainer, frozenset(name for name, needed in has.items() if needed))
 

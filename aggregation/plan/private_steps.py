@@ -13,6 +13,8 @@ from pydantic import Field
 
 from coterie.errors import ArgumentValueError
 from coterie.privacy.dp.poisson import rate_of
+from coterie.protocol.conversion import UnlessNone
+from coterie.protocol.privacy import MOST_ROUNDS
 
 SLACK = 1e-3
 """By how much noise is larger than the multiplier says, as a share of it: for sums and norms of float32, which keep
@@ -50,30 +52,44 @@ class PrivateSteps:
     noise_multiplier: deviation of the noise on the sum of a batch over clip.
     expected: the number that the noised sum is divided by, and what a batch has on average at most.
     rows: of a device, as the experiment takes them to be.
+    factors: by what each round's noise_multiplier is multiplied, from round 1 on; None for the same in all.
     """
 
     clip: _Scale
     noise_multiplier: _Scale
     expected: _Rows
     rows: _Rows
+    factors: Annotated[tuple[_Scale, ...] | None, UnlessNone, Field(min_length=1, max_length=MOST_ROUNDS)] = None
 
-    def noise(self, *, batch: int, length: int) -> "StepNoise":
+    def multiplier(self, round: int) -> float:
+        """The multiplier of a round, counted from 1. Raises errors.ArgumentValueError for one beyond the factors."""
+        if self.factors is None:
+            return self.noise_multiplier
+        if not 1 <= round <= len(self.factors):
+            raise ArgumentValueError(
+                f"The plan's noise has factors for {len(self.factors)} rounds, and this is round {round}."
+            )
+        return self.noise_multiplier * self.factors[round - 1]
+
+    def noise(self, *, batch: int, length: int, round: int | None = None) -> "StepNoise":
         """What the host draws for a step.
 
         batch: the most rows of one.
         length: how many numbers the gradient has.
+        round: counted from 1; None for the one of the most noise. All rounds have one grid, which the graph knows.
 
         The sum of a batch is moved to the noise's grid before they are added, so two sums a row apart may be further
         apart than the clip (`coterie.privacy.dp.noise.gaussian.sensitivity`): the noise is made for that. Raises
         errors.ArgumentValueError for noise that whole numbers of 32 bits cannot hold.
         """
-        multiplier = self.noise_multiplier * (1 + SLACK)
+        multiplier = self.noise_multiplier * max(self.factors or (1.0,)) * (1 + SLACK)
         # The finest grid on which neither a sum nor its noise leaves its range.
         exponent = max(_exponent(self.clip * batch) - _SUM_BITS, _exponent(self.clip * multiplier) - _NOISE_BITS)
         for grid in (math.ldexp(1.0, exponent + more) for more in range(_NOISE_BITS)):
             deviation = multiplier * (self.clip + grid * math.sqrt(length))
             if deviation <= math.ldexp(grid, _NOISE_BITS):
-                return StepNoise(grid=grid, deviation=deviation)
+                own = deviation if round is None else self.multiplier(round) * (1 + SLACK) * (deviation / multiplier)
+                return StepNoise(grid=grid, deviation=own)
         raise ArgumentValueError(
             f"A noise multiplier of {self.noise_multiplier:g} is more than whole numbers of 32 bits hold for a "
             f"gradient of {length} numbers.",

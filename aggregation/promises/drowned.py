@@ -33,7 +33,8 @@ def noise_over_updates(experiment: Experiment) -> float | None:
             training = training_of(experiment)
             if training.private is None or training.max_steps is None:
                 return None
-            sigma, added = training.private.noise_multiplier, training.private.expected
+            private = training.private
+            sigma, added = private.noise_multiplier * min(private.factors or (1.0,)), private.expected
             times = training.max_steps * rounds.rounds * rounds.cohort
         case _:
             return None

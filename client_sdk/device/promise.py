@@ -62,7 +62,7 @@ def events_of(task: Task, promise: PrivacyTerms, manifest: Manifest) -> tuple[Pr
     its steps.
     """
     if promise.unit == "example":
-        return _of_rows(manifest)
+        return _of_rows(manifest, task.round)
     match promise.trusts:
         case "device":
             return _of_upload(_local_terms(task))
@@ -147,15 +147,19 @@ def _secure_terms(task: Task) -> SecureTerms:
     return task.secure
 
 
-def _of_rows(manifest: Manifest) -> tuple[PrivacyEvent, ...]:
-    """One training by steps that the plan noises."""
+def _of_rows(manifest: Manifest, round: int) -> tuple[PrivacyEvent, ...]:
+    """One training by steps that the plan noises, in a round of its schedule."""
     draws, private = manifest.training.draws(), manifest.training.private
     if draws is None or private is None:
         raise _refusal("is about single rows, and the plan's steps neither clip nor noise them")
     if manifest.training.holdout and manifest.schema.label.others == "dropped":
         raise _refusal("is about single rows, and one that the label's classes drop moves others in or out of training")
     fails = (Approximate(0.0, draws.failure),) if draws.failure else ()
-    return (SampledGaussian(private.noise_multiplier, draws.rate, draws.steps), *fails)
+    try:
+        multiplier = private.multiplier(round)
+    except ArgumentValueError as error:
+        raise _refusal(f"is about single rows, and there is no noise for them: {error.message.rstrip('.')}") from error
+    return (SampledGaussian(multiplier, draws.rate, draws.steps), *fails)
 
 
 def _of_upload(terms: LocalTerms) -> tuple[PrivacyEvent, ...]:

@@ -38,7 +38,7 @@ def primitive(
 
     Hooks may be left out. The types then come from the lowering (infer_dtype alone: all dtypes are the one of the
     operands), the value from a registered kernel or the lowering, gradient and batch rule from those of the lowering.
-    Without a lowering the primitive runs on the host alone: under ``jit`` its function falls back to Python, and an
+    Without a lowering the primitive runs on the host alone: ``jit`` compiles what stands before and behind it, and an
     export refuses it by name. An inference hook refuses operands by ValueError, TypeError, ShapeError or DTypeError.
     ``kernel`` may also be a class that obeys :class:`coterie.compute.extension.kernels.Kernel`.
 

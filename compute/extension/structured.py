@@ -6,7 +6,7 @@ So whatever evaluates, differentiates, maps, verifies or writes graphs takes use
 from collections.abc import Sequence
 from typing import Any, cast
 
-from coterie.compute.array_type import Array, as_array
+from coterie.compute.array_type import Array, as_array, bind_all
 from coterie.compute.control import calls
 from coterie.compute.extension.kernels import choose, launch
 from coterie.compute.extension.lowering import decomposed, missing, types_of_results
@@ -112,7 +112,7 @@ def _lower(emit: Emitter, node: Node, names: Sequence[str]) -> list[str]:
 
 def _inline(inputs: Sequence[Array], attributes: Attributes, replay: Replay) -> list[Array]:
     if _primitive(attributes).lower is None:
-        raise missing(_primitive(attributes), user_source())
+        return list(bind_all(NODE, inputs, attributes))  # it stays, for the host or to be refused where it is written
     return replay(_graph(attributes, inputs)["graph"], inputs)
 
 

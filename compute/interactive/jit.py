@@ -8,16 +8,15 @@ from typing import Any, Literal, TypeAlias, overload
 
 from coterie.compute import tree
 from coterie.compute.array import Array, as_array
-from coterie.compute.extension.decompose import host_only
 from coterie.compute.interactive.frontend.rewrite import rewrite
 from coterie.compute.interactive.mode import get_mode
+from coterie.compute.interactive.pieces import Program, program
 from coterie.compute.interactive.purity import undrawn
-from coterie.compute.ir import Graph, Type
+from coterie.compute.ir import Graph
 from coterie.compute.onnx.writer import Target, to_onnx
 from coterie.compute.passes import optimise
 from coterie.compute.passes.unroll import unrolled
 from coterie.compute.recorder import RECORDER
-from coterie.compute.runtime.executable import Executable
 from coterie.compute.signature import check_call, declared, in_order, require_function
 from coterie.compute.source import user_source
 from coterie.compute.trace import TensorSpec, is_array, trace
@@ -31,19 +30,12 @@ Capture: TypeAlias = Literal["ast", "trace"]
 class _Program:
     """A signature as a graph."""
 
-    executable: Executable | None  # None where there is nothing to compute
+    program: Program
     out_structure: tree.Structure
-    outputs: tuple[tuple[str, Type], ...]
 
     def run(self, names: Sequence[str], arrays: Sequence[Array | None]) -> Any:
-        feeds = {
-            name: array.numpy().reshape(array.shape or (1,))
-            for name, array in zip(names, arrays, strict=True)
-            if array is not None
-        }
-        results = {} if self.executable is None else self.executable.run(feeds)
-        found = [Array(results[name].reshape(type_.shape)) for name, type_ in self.outputs]
-        return tree.unflatten(self.out_structure, found)
+        feeds = {name: array.numpy() for name, array in zip(names, arrays, strict=True) if array is not None}
+        return tree.unflatten(self.out_structure, [Array(data) for data in self.program.run(feeds).values()])
 
 
 class Compiled:
@@ -79,6 +71,16 @@ class Compiled:
         """Why signatures run on the host instead: one reason, with file and line, for each."""
         return tuple(str(found) for found in self._signatures.values() if isinstance(found, TraceError))
 
+    @property
+    def host_calls(self) -> tuple[str, ...]:
+        """What Python computes inside of compiled signatures, between the pieces before and behind it: each place once,
+        with file and line, and why.
+        """
+        found = [
+            call for each in self._signatures.values() if isinstance(each, _Program) for call in each.program.host_calls
+        ]
+        return tuple(dict.fromkeys(found))
+
     def __get__(self, instance: object, owner: type | None = None) -> Any:
         """In the body of a class it is a method like any other; the object it is called on is a static argument."""
         return self if instance is None else MethodType(self, instance)
@@ -111,21 +113,13 @@ class Compiled:
         try:
             with undrawn(self._fn):
                 traced = trace(self._traceable, *tree.unflatten(structure, specs))
-            graph = self._written_out(traced.graph)
-            if (unlowered := host_only(graph)) is not None:
-                raise unlowered
-            renamed = _renamed(graph)
-            data = to_onnx(renamed, name=self._name, target="cpu") if renamed.outputs else None
+            made = program(optimise(self._written_out(traced.graph)), name=self._name, whole=self._fullgraph)
         except (TraceError, RecursionError) as error:
             told = too_deep(self._name, error)
             if self._fullgraph:
                 raise told from error.__cause__
             return told
-        return _Program(
-            executable=None if data is None else Executable(data),
-            out_structure=traced.out_structure,
-            outputs=tuple((name, value.type) for name, value in renamed.outputs.items()),
-        )
+        return _Program(program=made, out_structure=traced.out_structure)
 
     def export(self, *specs: Any, target: Target = "portable") -> bytes:
         """The ONNX file of the function for arguments of these types: TensorSpecs or arrays, of which only the types
@@ -212,10 +206,11 @@ def jit(
 
     capture_mode: "ast" rewrites the function's own if, while and for, and those of functions defined in it, so that
     they may decide on arrays (functions that it calls are rewritten when they are under ``jit`` themselves); "trace"
-    takes the function as it is. fullgraph: raise TraceError where the Python cannot be a graph. Otherwise such a
-    function runs on the host, line by line, where a mistake of its own shows, and ``fallbacks`` tells why; it cannot be
-    exported, since an export is a
-    trace, which raises. input_signature: for each argument a tree of TensorSpecs and static values; every call is held
+    takes the function as it is. fullgraph: raise TraceError where the Python cannot be a graph, or calls what ONNX
+    lacks. Otherwise such a call (a primitive without a lowering, ``linalg``, a function that has no double precision)
+    is made in Python between compiled pieces, and ``host_calls`` tells where; a function that cannot be a graph runs on
+    the host, line by line, where a mistake of its own shows, and ``fallbacks`` tells why. Neither can be exported.
+    input_signature: for each argument a tree of TensorSpecs and static values; every call is held
     to it. Parameters that are all annotated, as in ``x: Annotated[Array, TensorSpec((8, 3))]``, say the same. unroll:
     write loops of a known number of steps out, and compute both branches of choices: no control flow in the graph,
     whose size grows with the steps; a loop whose number of steps depends on data is no graph then.

@@ -1,8 +1,8 @@
 """Factorisations and what they solve, with gradients: functions of the host, computed by NumPy.
 
-They work eagerly, under ``grad``, ``vmap`` and the tape; under ``jit`` their function runs in Python, and a plan or an
-exported file refuses them by name, because ONNX has no such operators. Matrices stand in the last two axes, float32 or
-float64; all other axes are examples.
+They work eagerly, under ``grad``, ``vmap`` and the tape; under ``jit`` NumPy computes them between compiled pieces,
+and a plan or an exported file refuses them by name, because ONNX has no such operators. Matrices stand in the last two
+axes, float32 or float64; all other axes are examples.
 """
 
 from typing import NamedTuple

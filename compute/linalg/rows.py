@@ -21,7 +21,7 @@ Shape: TypeAlias = tuple[int, ...]
 
 INSTEAD = (
     "ONNX has no factorisations. Compute it on the host, before the rows reach a plan (Dataset.map) or outside of it; "
-    "under jit its function runs in Python."
+    "under jit NumPy computes it between compiled pieces."
 )
 
 

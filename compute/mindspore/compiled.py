@@ -8,19 +8,16 @@ from typing import Any, Literal
 
 from coterie.compute import tree
 from coterie.compute.array import Array, as_array
-from coterie.compute.extension.decompose import host_only
 from coterie.compute.interactive.frontend.rewrite import rewrite
 from coterie.compute.interactive.jit import signature_of, too_deep
 from coterie.compute.interactive.mode import get_mode
+from coterie.compute.interactive.pieces import Program, program
 from coterie.compute.interactive.purity import undrawn
-from coterie.compute.ir import Graph, Type
 from coterie.compute.mindspore.context import uniform
 from coterie.compute.mindspore.parameter import Parameter, StepRecorder, scope, write
 from coterie.compute.mindspore.tensor import Tensor, tensors
-from coterie.compute.onnx.writer import to_onnx
 from coterie.compute.passes import optimise
 from coterie.compute.recorder import RECORDER
-from coterie.compute.runtime.executable import Executable
 from coterie.compute.source import user_source
 from coterie.compute.trace import TensorSpec, is_array, trace_flat
 from coterie.errors import ArgumentValueError, TraceError
@@ -30,10 +27,9 @@ from coterie.errors import ArgumentValueError, TraceError
 class _Step:
     """A traced function as a graph."""
 
-    executable: Executable | None  # None where there is nothing to compute
+    program: Program
     structure: tree.Structure
     results: tuple[Any, ...]  # those that are no arrays are what they were when it was traced
-    outputs: tuple[tuple[str, Type], ...]
     parameters: dict[str, Parameter]
     draws: dict[str, tuple[int, ...]]
     cells: dict[Any, dict[str, Any]]  # what was called, as it was
@@ -47,9 +43,7 @@ class _Step:
         """The results; what was written is written."""
         drawn = {name: uniform(shape) for name, shape in self.draws.items()}
         arrays = {**given, **self.parameters, **drawn}
-        feeds = {name: array.numpy().reshape(array.shape or (1,)) for name, array in arrays.items()}
-        found = {} if self.executable is None else self.executable.run(feeds)
-        made = iter([Tensor(found[name].reshape(type_.shape)) for name, type_ in self.outputs])
+        made = map(Tensor, self.program.run({name: array.numpy() for name, array in arrays.items()}).values())
         leaves = [next(made) if is_array(leaf) else leaf for leaf in self.results]
         write(self.written, made)
         return tree.unflatten(self.structure, leaves)
@@ -79,6 +73,12 @@ class Jitted:
     def fallbacks(self) -> tuple[str, ...]:
         """Why signatures run on the host instead: one reason, with file and line, for each."""
         return tuple(str(step) for steps in self._steps.values() for step in steps if isinstance(step, TraceError))
+
+    @property
+    def host_calls(self) -> tuple[str, ...]:
+        """What Python computes inside of compiled signatures: each place once, with file and line, and why."""
+        made = [step.program for steps in self._steps.values() for step in steps if isinstance(step, _Step)]
+        return tuple(dict.fromkeys(call for program_ in made for call in program_.host_calls))
 
     def __call__(self, *positional: Any, **named: Any) -> Any:
         if RECORDER.get() is not None:
@@ -120,22 +120,16 @@ class Jitted:
         try:
             with undrawn(self._fn):
                 traced = trace_flat(whole, tree.map_tree(_specified, (positional, named)), (), recorder)
-            if (unlowered := host_only(traced.graph)) is not None:
-                raise unlowered
-            graph = optimise(traced.graph)
-            outputs = {f"result/{name}": value for name, value in graph.outputs.items()}
-            renamed = Graph(graph.inputs, graph.nodes, outputs)
-            data = to_onnx(renamed, name=own_name, target="cpu") if outputs else None
+            made = program(optimise(traced.graph), name=own_name, whole=self._fullgraph)
         except (TraceError, RecursionError) as error:
             told = too_deep(own_name, error)
             if self._fullgraph:
                 raise told from error.__cause__
             return told
         return _Step(
-            executable=None if data is None else Executable(data),
+            program=made,
             structure=structures[0],
             results=tuple(results),
-            outputs=tuple((name, value.type) for name, value in renamed.outputs.items()),
             parameters=recorder.parameters,
             draws=recorder.draws,
             cells={cell: cell.facts() for cell in recorder.cells},

@@ -37,6 +37,8 @@ from coterie.compute.numpy.creation import float64 as float64
 from coterie.compute.numpy.creation import from_dlpack as from_dlpack
 from coterie.compute.numpy.creation import full as full
 from coterie.compute.numpy.creation import full_like as full_like
+from coterie.compute.numpy.creation import int8 as int8
+from coterie.compute.numpy.creation import int16 as int16
 from coterie.compute.numpy.creation import int32 as int32
 from coterie.compute.numpy.creation import int64 as int64
 from coterie.compute.numpy.creation import linspace as linspace

@@ -15,8 +15,6 @@ ABSENT: dict[str, tuple[str, str]] = {
     "conj": (_COMPLEX, "carry real and imaginary parts in two arrays"),
     "fft": (_EXTENSION, "use coterie.compute.fft, which gives real and imaginary parts"),
     "imag": (_COMPLEX, "carry real and imaginary parts in two arrays"),
-    "int8": (_KERNELS, "use int32"),
-    "int16": (_KERNELS, "use int32"),
     "linalg": (_EXTENSION, "use coterie.compute.linalg, for the host, or matmul, tensordot, vecdot and outer"),
     "nonzero": (_SHAPE, "use where(mask, x, 0), or top_k for a known number of elements"),
     "real": (_COMPLEX, "carry real and imaginary parts in two arrays"),

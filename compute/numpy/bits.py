@@ -7,13 +7,14 @@ from collections.abc import Callable
 import numpy as np
 
 from coterie.compute.array_type import Array, ArrayLike, as_array, bind, promote, refuse
+from coterie.compute.ir import NARROW
 from coterie.compute.numpy.elementwise import logical_and, logical_not, logical_or, logical_xor
 from coterie.compute.numpy.manipulation import concat, slice_along
 from coterie.compute.primitives import rules
 from coterie.compute.source import operation
 from coterie.errors import DTypeError
 
-_WIDTH = {"uint8": 8, "int32": 32, "int64": 64}
+_WIDTH = {"uint8": 8, "int8": 8, "int16": 16, "int32": 32, "int64": 64}
 _BASE = 16
 
 
@@ -26,8 +27,8 @@ def _whole(name: str, *operands: ArrayLike, masks: bool = True) -> tuple[Array, 
 
 
 def _wide(x: Array) -> Array:
-    """uint8, for which few kernels exist, as int32."""
-    return rules.cast(x, "int32") if x.type.dtype == "uint8" else x
+    """uint8, int8 and int16, for which few kernels exist, as int32."""
+    return rules.cast(x, "int32") if x.type.dtype in ("uint8", *NARROW) else x
 
 
 def _digits(x: Array, places: Array) -> Array:

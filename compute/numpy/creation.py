@@ -13,6 +13,8 @@ from coterie.errors import InputError, ShapeError
 
 bool_ = np.dtype("bool")
 uint8 = np.dtype("uint8")
+int8 = np.dtype("int8")
+int16 = np.dtype("int16")
 int32 = np.dtype("int32")
 int64 = np.dtype("int64")
 float16 = np.dtype("float16")

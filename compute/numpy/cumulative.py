@@ -28,7 +28,7 @@ def _with_initial(result: Array, axis: int, initial: float) -> Array:
 @operation
 def cumulative_sum(x: ArrayLike, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False) -> Array:
     """The sum of the elements up to each; with include_initial also of none, first. axis may be left out for a vector.
-    uint8 and bool are added as int32.
+    bool and integers of 8 and 16 bits are added as int32.
     """
     array, place = _prepared("cumulative_sum", x, axis, dtype)
     result = bind("cumsum", array, axis=place, reverse=False)

@@ -6,19 +6,18 @@ from typing import Any
 import numpy as np
 
 from coterie.compute.array_type import Array, promote
-from coterie.compute.ir import DTYPES, FLOATS
+from coterie.compute.ir import DTYPES, FLOATS, SIGNED
 from coterie.compute.source import user_source
 from coterie.errors import DTypeError, InputError
 
-_INTEGERS = ("int32", "int64")
 KINDS: dict[str, tuple[str, ...]] = {
     "bool": ("bool",),
-    "signed integer": _INTEGERS,
+    "signed integer": SIGNED,
     "unsigned integer": ("uint8",),
-    "integral": (*_INTEGERS, "uint8"),
+    "integral": (*SIGNED, "uint8"),
     "real floating": FLOATS,
     "complex floating": (),
-    "numeric": (*_INTEGERS, "uint8", *FLOATS),
+    "numeric": (*SIGNED, "uint8", *FLOATS),
 }
 
 

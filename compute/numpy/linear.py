@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from math import prod
 
 from coterie.compute.array_type import Array, ArrayLike, bind, promote, refuse
+from coterie.compute.ir import NARROW
 from coterie.compute.numpy.manipulation import axis_of, expand_dims, permute_dims, reshape
 from coterie.compute.numpy.reduction import sum as sum_
 from coterie.compute.source import operation
@@ -50,7 +51,7 @@ def matmul(a: ArrayLike, b: ArrayLike) -> Array:
 
 
 def _countable(x: Array) -> Array:
-    return bind("astype", x, dtype="int32") if x.type.dtype == "uint8" else x
+    return bind("astype", x, dtype="int32") if x.type.dtype in ("uint8", *NARROW) else x
 
 
 @operation

@@ -1,4 +1,6 @@
-"""Reductions over axes (all of them when axis is None). uint8 and bool are added and multiplied as int32."""
+"""Reductions over axes (all of them when axis is None). bool and integers of 8 and 16 bits are added and multiplied as
+int32.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -6,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from coterie.compute.array_type import Array, ArrayLike, as_array, bind, refuse
+from coterie.compute.ir import NARROW
 from coterie.compute.numpy import manipulation
 from coterie.compute.numpy.elementwise import sqrt
 from coterie.compute.numpy.manipulation import axis_of
@@ -31,7 +34,7 @@ def countable(array: Array, dtype: Any = None) -> Array:
     """The array in the dtype in which its elements are added and multiplied."""
     if dtype is not None:
         return rules.cast(array, np.dtype(dtype).name)
-    return rules.cast(array, "int32") if array.type.dtype in ("bool", "uint8") else array
+    return rules.cast(array, "int32") if array.type.dtype in ("bool", "uint8", *NARROW) else array
 
 
 @operation

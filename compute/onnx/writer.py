@@ -12,14 +12,14 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from coterie.compute.ir import Graph, NDArray, Type, Value, require_graph
+from coterie.compute.ir import NARROW, Graph, NDArray, Node, Type, Value, require_graph
 from coterie.compute.onnx.providers import TARGETS, lacking
 from coterie.compute.passes.legalise import legalise
 from coterie.compute.passes.pooled_padding import keep_paddings
 from coterie.compute.passes.tune import tune
 from coterie.compute.primitives.basic import ONNX_DTYPES
 from coterie.compute.primitives.rules import carried
-from coterie.compute.table import PRIMITIVES
+from coterie.compute.table import PLAIN, PRIMITIVES
 from coterie.compute.verify import verify
 from coterie.errors import GraphRefused, InputError, TraceError
 
@@ -117,8 +117,21 @@ class _Writer:
             self.line = node.source
             self._dtype = node.outputs[0].type.dtype if node.outputs else ""
             self.source = node.source.replace("\\", "/").rpartition("/")[2] if self._sources else ""
-            made = PRIMITIVES[node.primitive].lower(self, node, [names[value] for value in node.inputs])
+            operands = [names[value] for value in node.inputs]
+            made = self._widened(node, operands) if _is_narrow(node) else _lowered(self, node, operands)
             names.update(zip(node.outputs, made, strict=True))
+
+    def _widened(self, node: Node, names: Sequence[str]) -> list[str]:
+        """A node of int8 or int16 as one of int32 between conversions. Cast to less bits drops the upper ones."""
+        inner = Node(node.primitive, _as_int32(node.inputs), _as_int32(node.outputs), node.attributes, node.source)
+        operands = [
+            self.op("Cast", name, to=ONNX_DTYPES["int32"]) if value.type.dtype in NARROW else name
+            for value, name in zip(node.inputs, names, strict=True)
+        ]
+        return [
+            self.op("Cast", name, to=ONNX_DTYPES[value.type.dtype]) if value.type.dtype in NARROW else name
+            for value, name in zip(node.outputs, _lowered(self, inner, operands), strict=True)
+        ]
 
     def subgraph(self, inputs: Sequence[tuple[str, Type]], build: Callable[[], Sequence[tuple[str, Type]]]) -> Any:
         outer, self.nodes = self.nodes, []
@@ -133,6 +146,21 @@ class _Writer:
             return helper.make_graph(self.nodes, self.fresh("graph"), told, made)
         finally:
             self.nodes = outer
+
+
+def _lowered(writer: _Writer, node: Node, names: Sequence[str]) -> Sequence[str]:
+    return PRIMITIVES[node.primitive].lower(writer, node, names)
+
+
+def _is_narrow(node: Node) -> bool:
+    """Whether a node computes with int8 or int16."""
+    if node.primitive in ("constant", "astype") or node.primitive not in PLAIN:
+        return False
+    return any(value.type.dtype in NARROW for value in (*node.inputs, *node.outputs))
+
+
+def _as_int32(values: Sequence[Value]) -> tuple[Value, ...]:
+    return tuple(Value(Type("int32", value.type.shape)) if value.type.dtype in NARROW else value for value in values)
 
 
 _DEEPEST = 30

@@ -12,7 +12,17 @@ from coterie.errors import DTypeError
 
 # The codes of onnx.TensorProto, written out so that evaluating an array does not import onnx. A public, frozen part of
 # the ONNX format.
-ONNX_DTYPES = {"bool": 9, "uint8": 2, "int32": 6, "int64": 7, "float16": 10, "float32": 1, "float64": 11}
+ONNX_DTYPES = {
+    "bool": 9,
+    "uint8": 2,
+    "int8": 3,
+    "int16": 5,
+    "int32": 6,
+    "int64": 7,
+    "float16": 10,
+    "float32": 1,
+    "float64": 11,
+}
 
 
 def _constant_infer(*, value: NDArray) -> Type:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from coterie.compute.ir import NDArray, Node, Type
+from coterie.compute.ir import SIGNED, NDArray, Node, Type
 from coterie.compute.primitives import batch, facts, rules
 from coterie.compute.primitives.basic import ONNX_DTYPES
 from coterie.compute.primitives.row import Emitter, no_gradient, single
@@ -13,7 +13,7 @@ from coterie.errors import DTypeError
 
 def _infer(x: Type, y: Type) -> Type:
     dtype = rules.same_dtype(x, y)
-    if dtype not in ("uint8", "int32", "int64"):
+    if dtype not in ("uint8", *SIGNED):
         raise DTypeError("the operands must be integers.", hint="Use floor_divide of coterie.compute.numpy.")
     return Type(dtype, rules.broadcast_shapes(x, y))
 

@@ -12,7 +12,8 @@ rounds that were released before it, and the costs of all rounds add up to the w
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, cast
@@ -74,7 +75,7 @@ class RoundCost:
 def multiplier(privacy: UserLevel | ExampleLevel, rounds: int, draws: Draws | None = None) -> float:
     """The noise multiplier z: the one that was asked for, or the least that keeps `rounds` rounds within epsilon.
 
-    For `UserLevel` under a schedule, that of a factor of 1. Raises errors.ExperimentError (``privacy_invalid``) for
+    Under a schedule, that of a factor of 1. Raises errors.ExperimentError (``privacy_invalid``) for
     `ExampleLevel` without draws, or where no noise suffices.
     """
     # Frozen messages have a hash, which a type checker does not see.
@@ -90,7 +91,8 @@ def _multiplier(privacy: UserLevel | ExampleLevel, rounds: int, draws: Draws | N
     if isinstance(privacy, ExampleLevel):
         known = _require_draws(draws)
         try:
-            return calibrate(lambda z: _example_cost(z, known, rounds), epsilon, privacy.delta)
+            factors = factors_of(privacy, rounds)
+            return calibrate(lambda z: _example_cost(z, known, factors), epsilon, privacy.delta)
         except errors.ArgumentValueError as error:
             raise errors.ExperimentError(f"ExampleLevel: {error.message}", code="privacy_invalid") from error
     if privacy.mechanism in DISTRIBUTED:
@@ -99,7 +101,7 @@ def _multiplier(privacy: UserLevel | ExampleLevel, rounds: int, draws: Draws | N
     mu = normal.mu_of(epsilon, privacy.delta) * _BELOW
     if privacy.mechanism in MATRIX:
         return 1 / mu
-    weights = {round: factor**-2 for round, factor in enumerate(_factors(privacy, rounds), start=1)}
+    weights = {round: factor**-2 for round, factor in enumerate(factors_of(privacy, rounds), start=1)}
     return math.sqrt(_largest_sum(weights, privacy, rounds)) / mu
 
 
@@ -114,7 +116,7 @@ def round_noise(privacy: UserLevel, round: int, rounds: int, *, cohort: int) -> 
     if privacy.mechanism in MATRIX:
         return RoundNoise(whole * factorisation(privacy, rounds).sensitivity, None)
     if privacy.mechanism not in DISTRIBUTED:
-        whole *= _factors(privacy, rounds)[round - 1]
+        whole *= factors_of(privacy, rounds)[round - 1]
     if privacy.adaptive is None:
         return RoundNoise(whole, None)
     bits = bits_stddev(privacy.adaptive, cohort)
@@ -144,7 +146,8 @@ def round_cost(
         case LocalLevel():
             return (_local_cost(privacy),)
         case ExampleLevel():
-            return _example_cost(multiplier(privacy, rounds, draws), _require_draws(draws), 1)
+            factor = factors_of(privacy, rounds)[round - 1]
+            return _example_cost(multiplier(privacy, rounds, draws), _require_draws(draws), (factor,))
         case UserLevel():
             pass
     before = sorted(earlier for earlier in released if earlier < round)
@@ -178,7 +181,8 @@ def whole_cost(
         case LocalLevel():
             return merged([_local_cost(privacy)] * rounds)
         case ExampleLevel():
-            return _example_cost(multiplier(privacy, rounds, draws), _require_draws(draws), rounds)
+            factors = factors_of(privacy, rounds)
+            return _example_cost(multiplier(privacy, rounds, draws), _require_draws(draws), factors)
         case UserLevel() if privacy.mechanism in MATRIX:
             return (Gaussian(multiplier(privacy, rounds)),)
         case UserLevel() if privacy.mechanism in DISTRIBUTED:
@@ -190,18 +194,21 @@ def whole_cost(
             return (Gaussian(_largest_sum(weights, privacy, rounds) ** -0.5),)
 
 
-def _factors(privacy: UserLevel, rounds: int) -> tuple[float, ...]:
+def factors_of(privacy: UserLevel | ExampleLevel, rounds: int) -> tuple[float, ...]:
+    """By what the noise of each round is multiplied. Raises errors.ExperimentError (``privacy_invalid``) for a schedule
+    of another number of rounds.
+    """
     factors = privacy.schedule or (1.0,) * rounds
     if len(factors) != rounds:
         raise errors.ExperimentError(
-            f"UserLevel: schedule has {len(factors)} factors for {rounds} rounds; give one per round.",
+            f"{type(privacy).__name__}: schedule has {len(factors)} factors for {rounds} rounds; give one per round.",
             code="privacy_invalid",
         )
     return factors
 
 
 def _weight(privacy: UserLevel, round: int, rounds: int) -> float:
-    return (multiplier(privacy, rounds) * _factors(privacy, rounds)[round - 1]) ** -2
+    return (multiplier(privacy, rounds) * factors_of(privacy, rounds)[round - 1]) ** -2
 
 
 def _largest_sum(weights: Mapping[int, float], privacy: UserLevel, rounds: int) -> float:
@@ -248,9 +255,14 @@ def _local_cost(privacy: LocalLevel) -> PrivacyEvent:
     return Pure(privacy.epsilon)
 
 
-def _example_cost(multiplier: float, draws: Draws, rounds: int) -> tuple[PrivacyEvent, ...]:
-    fails = (Approximate(0.0, draws.failure, rounds),) if draws.failure else ()
-    return (SampledGaussian(multiplier, draws.rate, draws.steps * rounds), *fails)
+def _example_cost(multiplier: float, draws: Draws, factors: Sequence[float]) -> tuple[PrivacyEvent, ...]:
+    """Of one round for each factor of its noise. Rounds of one factor are one event."""
+    fails = (Approximate(0.0, draws.failure, len(factors)),) if draws.failure else ()
+    steps = Counter(factors)
+    return (
+        *(SampledGaussian(multiplier * factor, draws.rate, draws.steps * times) for factor, times in steps.items()),
+        *fails,
+    )
 
 
 def _require_draws(draws: Draws | None) -> Draws:

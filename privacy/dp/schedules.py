@@ -1,4 +1,4 @@
-"""Noise that falls as training settles: one factor per round, for ``UserLevel(schedule=...)``.
+"""Noise that falls as training settles: one factor per round, for ``schedule=`` of ``UserLevel`` and ``ExampleLevel``.
 
 The rules are those that users of MindArmour know (``Time``, ``Step`` and ``Exp`` of its adaptive noise); the cost of
 all factors is summed exactly (`rounds.whole_cost`), and with ``epsilon`` the first round's noise follows from it.

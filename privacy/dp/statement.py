@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias
 from coterie.privacy.dp.accounting import PrivacyCost, total_cost
 from coterie.privacy.dp.noise.distributions import DISTRIBUTIONS
 from coterie.privacy.dp.participation import most_participations
-from coterie.privacy.dp.rounds import Draws, RoundCost, multiplier, whole_cost
+from coterie.privacy.dp.rounds import Draws, RoundCost, factors_of, multiplier, whole_cost
 from coterie.protocol.mechanisms import DISTRIBUTED, MATRIX
 from coterie.protocol.privacy import ExampleLevel, LocalLevel, Privacy, UserLevel
 from coterie.protocol.secagg import SecureMode
@@ -199,7 +199,7 @@ def _of_examples(
     drawn = draws or Draws(1.0, 1)
     return Statement(
         unit="one row of a device's data",
-        mechanism=f"DP-SGD on the device; noise multiplier {multiplier(privacy, rounds, draws):.4g}",
+        mechanism=f"DP-SGD on the device; noise multiplier {_multipliers(privacy, rounds, draws)}",
         trusts="device",
         adversary="everyone, the coordinator included, who sees the updates of all rounds",
         neighbours=claims,
@@ -215,6 +215,12 @@ def _of_examples(
         ),
         caveats=("whether a device took part, and how many rows it has: a row is there, or is a blank in its place",),
     )
+
+
+def _multipliers(privacy: ExampleLevel, rounds: int, draws: Draws | None) -> str:
+    whole, factors = multiplier(privacy, rounds, draws), factors_of(privacy, rounds)
+    told = f"{whole * factors[0]:.4g}"
+    return told if privacy.schedule is None else f"{told} in the first round, {whole * factors[-1]:.4g} in the last"
 
 
 def _of_updates(privacy: LocalLevel, rounds: int, claims: tuple[PrivacyCost, PrivacyCost]) -> Statement:

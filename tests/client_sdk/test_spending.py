@@ -20,7 +20,7 @@ from coterie.client_sdk.device.promise import events_of
 from coterie.client_sdk.device.spending import PrivacyLedger, Release, epsilon_of
 from coterie.errors import ConfigurationError, PolicyRefused
 from coterie.privacy.dp.accounting import total_cost
-from coterie.privacy.dp.events import Approximate, Gaussian, PrivacyEvent, Pure
+from coterie.privacy.dp.events import Approximate, Gaussian, PrivacyEvent, Pure, SampledGaussian
 from coterie.privacy.dp.rounds import whole_cost
 from coterie.protocol.claims import PrivacyTerms
 from coterie.protocol.device import Task
@@ -77,8 +77,8 @@ def ledger(tmp_path: Path) -> PrivacyLedger:
     return PrivacyLedger(tmp_path / "ledger.db")
 
 
-def of_rows(training: Training) -> tuple[PrivacyEvent, ...]:
-    asked = Task.model_construct(kind="train")
+def of_rows(training: Training, round: int = 1) -> tuple[PrivacyEvent, ...]:
+    asked = Task.model_construct(kind="train", round=round)
     return events_of(asked, promise(1.0, unit="example"), replace(MANIFEST, training=training))
 
 
@@ -91,6 +91,25 @@ def trained(ledger: PrivacyLedger, rounds: int, epsilon: float, training: Traini
 
 def test_a_promise_that_the_steps_keep_is_taken_in_every_round(ledger: PrivacyLedger) -> None:
     assert trained(ledger, ROUNDS, CLAIM.epsilon) == [None] * ROUNDS
+
+
+def test_a_device_counts_the_noise_of_the_round_that_a_task_names(ledger: PrivacyLedger) -> None:
+    factors = (2.0, 1.0, 0.5)
+    training = replace(TRAINING, private=replace(STEPS, factors=factors))
+    whole = whole_cost(LEVEL.but(schedule=factors), 3, cohort=3, draws=TRAINING.draws())
+    told = promise(total_cost(whole, 1e-5).epsilon, unit="example")
+    assert [event.multiplier for n in (1, 2, 3) if isinstance(event := of_rows(training, n)[0], SampledGaussian)] == [
+        2.0,
+        1.0,
+        0.5,
+    ]
+    found = [code_of(ledger, release(str(n), *of_rows(training, n), promise=told)) for n in (1, 2, 3)]
+    assert found == [None] * 3
+    # The quietest round once more, as a coordinator may ask that repeats it.
+    assert code_of(ledger, release("again", *of_rows(training, 3), promise=told)) == "privacy_unkept"
+    with pytest.raises(PolicyRefused, match="factors for 3 rounds, and this is round 4") as refused:
+        of_rows(training, 4)
+    assert refused.value.reason == "privacy_unkept"
 
 
 def test_a_device_without_loss_distributions_takes_it_too(

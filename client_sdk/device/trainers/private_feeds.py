@@ -40,7 +40,7 @@ def private_feeds(work: LocalWork) -> Iterator[ArrayDict]:
     source, rate = NoiseSource.fresh(options.entropy), private.rate(max(count, work.read))
     noise = stage.from_source("noise")
     ends = list(accumulate(math.prod(tensor.shape) for tensor in noise))
-    variance = private.noise(batch=training.batch_size, length=ends[-1]).variance
+    variance = private.noise(batch=training.batch_size, length=ends[-1], round=work.task.round).variance
     for _ in range(steps if options.max_steps is None else min(steps, options.max_steps)):
         chosen = poisson.draw_rows(count, rate, source)
         if len(chosen) > training.batch_size:

@@ -10,9 +10,7 @@ from coterie.compute import ops
 from coterie.compute.array import Array
 from coterie.compute.onnx.importer import activations
 from coterie.compute.onnx.importer.operation import Operation, Rule, is_known, pointwise
-from coterie.compute.primitives.basic import ONNX_DTYPES
-
-_DTYPES = {code: name for name, code in ONNX_DTYPES.items()}
+from coterie.compute.onnx.importer.tensors import DTYPES
 
 
 def _quotient(node: Operation) -> Array:
@@ -45,9 +43,9 @@ def _power(node: Operation) -> Array:
 
 def _cast(node: Operation) -> Array:
     code = int(node.attributes["to"])
-    if code not in _DTYPES:
+    if code not in DTYPES:
         node.refuse(f"coterie has no dtype of the ONNX code {code}", "Export in float32.")
-    return cnp.astype(node[0], _DTYPES[code])
+    return cnp.astype(node[0], DTYPES[code])
 
 
 def _cast_like(node: Operation) -> Array:

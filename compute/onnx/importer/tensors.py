@@ -8,12 +8,12 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from coterie.compute.ir import NDArray
+from coterie.compute.ir import NARROW, NDArray
 from coterie.compute.primitives.basic import ONNX_DTYPES
 from coterie.errors import GraphRefused
 
 Result = TypeVar("Result")
-DTYPES: Mapping[int, str] = {code: name for name, code in ONNX_DTYPES.items()}
+DTYPES: Mapping[int, str] = {code: name for name, code in ONNX_DTYPES.items() if name not in NARROW}
 _NUMBERS = {"value_float": np.float32, "value_floats": np.float32, "value_int": np.int64, "value_ints": np.int64}
 _IN_FLOATS = "Export in float32; of a quantised file, take the one that it was made from."
 DAMAGED = "The file is damaged: export it again."

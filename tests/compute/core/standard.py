@@ -16,8 +16,8 @@ from coterie.compute.ir import NDArray
 Draw: TypeAlias = Callable[[st.SearchStrategy[Any]], Any]
 Call: TypeAlias = tuple[list[Any], dict[str, Any]]
 
-SHARED = ("bool", "uint8", "int32", "int64", "float32", "float64")
-FLOATS, INTEGERS = ("float32", "float64"), ("uint8", "int32", "int64")
+SHARED = ("bool", "uint8", "int8", "int16", "int32", "int64", "float32", "float64")
+FLOATS, INTEGERS = ("float32", "float64"), ("uint8", "int8", "int16", "int32", "int64")
 NUMBERS = (*INTEGERS, *FLOATS)
 SHAPES = st.lists(st.integers(1, 3), max_size=3).map(tuple)
 WITH_AXES = st.lists(st.integers(1, 3), min_size=1, max_size=3).map(tuple)

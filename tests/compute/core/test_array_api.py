@@ -160,7 +160,7 @@ def test_the_namespace_tells_about_itself() -> None:
         "indexing": cnp.argmax(cnp.ones(2)).dtype.name,
     }
     assert set(info.dtypes()) == set(DTYPES) - {"float16"}, "the standard has no name for it"
-    assert set(info.dtypes(kind="integral")) == {"int32", "int64", "uint8"}
+    assert set(info.dtypes(kind="integral")) == {"int8", "int16", "int32", "int64", "uint8"}
     assert set(info.dtypes(kind=("bool", "real floating"))) == {"bool", "float32", "float64"}
 
 

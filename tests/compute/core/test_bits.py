@@ -21,7 +21,7 @@ FUNCTIONS = {
     "bitwise_left_shift": np.left_shift,
     "bitwise_right_shift": np.right_shift,
 }
-DTYPES = ["uint8", "int32", "int64"]
+DTYPES = ["uint8", "int8", "int16", "int32", "int64"]
 
 
 def drawn(dtype: str, seed: int) -> NDArray:

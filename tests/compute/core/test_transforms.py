@@ -227,9 +227,13 @@ def test_d4_what_no_provider_has_in_float64_runs_on_the_host(fn: Any, known: Any
     x = np.linspace(-2, 2, 5)
     compiled = jit(lambda x: fn(x) * 2.0)
     np.testing.assert_allclose(compiled(Array(x)).numpy(), 2 * known(x), rtol=1e-12)
-    assert compiled.compilations == 0 and "double precision" in compiled.fallbacks[0]
+    assert (compiled.compilations, compiled.fallbacks) == (1, ())
+    (reason,) = compiled.host_calls
+    assert "test_transforms.py:" in reason and "double precision" in reason
     compiled(Array(x.astype(np.float32)))
-    assert compiled.compilations == 1
+    assert compiled.compilations == 2 and compiled.host_calls == (reason,)
+    with pytest.raises(TraceError, match=r"test_transforms.py:\d+: .*double precision"):
+        jit(fullgraph=True)(lambda x: fn(x) * 2.0)(Array(x))
 
 
 @pytest.mark.capability("D4")

@@ -182,6 +182,24 @@ def test_exact_identities_are_part_of_every_compilation(name: str) -> None:
     np.testing.assert_array_equal(interpret(graph, given)["output"], np.exp(given["0"]))
 
 
+ROUNDED: dict[str, Callable[[Array], Array]] = {
+    "0 · x": lambda x: x * 0.0,
+    "x - x": lambda x: x - x,
+    "log exp x": lambda x: cnp.log(cnp.exp(x)),
+}
+
+
+@pytest.mark.capability("C9", "C11")
+@pytest.mark.parametrize("name", ROUNDED)
+def test_no_compilation_applies_what_holds_for_finite_numbers_alone(name: str) -> None:
+    before = trace(ROUNDED[name], TensorSpec((2,), "float64")).graph
+    given = {"0": np.asarray([-np.inf, 1000.0])}
+    expected = interpret(before, given)["output"]
+    np.testing.assert_array_equal(interpret(optimise(before), given)["output"], expected)
+    analysed = interpret(simplify_formulas(eliminate_zeros(before)), given)["output"]
+    assert not np.array_equal(analysed, expected, equal_nan=True)
+
+
 LAYOUTS: dict[str, Callable[[Array, Array], Array]] = {
     "one function": lambda x, y: ops.relu(x.T).T,
     "a chain": lambda x, y: (cnp.exp(ops.relu(x.T).T.T) * 2.0).T,
