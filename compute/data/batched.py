@@ -9,11 +9,12 @@ from typing import Any
 from coterie.compute.data.batch_plan import BatchPlan
 from coterie.compute.data.batching import Batch
 from coterie.compute.data.checks import check_name, check_whole
+from coterie.compute.data.mapping import emptied
 from coterie.compute.data.profiling import DataProfile, profile
 from coterie.compute.data.stream import BatchStream
 from coterie.compute.data.sync import SyncPoint
 from coterie.compute.data.workers import Crew
-from coterie.errors import ArgumentTypeError, ArgumentValueError, DataError
+from coterie.errors import ArgumentTypeError, ArgumentValueError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +87,7 @@ class Batched(BatchPlan):
         """The first batch, made by the caller. Raises DataError where there is none."""
         found = next(self.dict_iterator(), None)
         if found is None:
-            raise DataError(f"There is no batch: no row is left of {self.stage.describe()}.", code="data_empty")
+            raise emptied(self.stage, f"There is no batch: no row is left of {self.stage.describe()}.")
         return found
 
     def profile(self, consume: Callable[[Batch], Any], batches: int = 50) -> DataProfile:

@@ -6,6 +6,7 @@ from typing import cast
 import numpy as np
 
 from coterie.compute.ir import NDArray
+from coterie.compute.source import user_source
 from coterie.draws import batch_order
 from coterie.errors import InputError
 
@@ -159,6 +160,7 @@ def _count_rows(arrays: Mapping[str, NDArray]) -> int:
     lengths = {name: array.shape[0] if array.ndim else -1 for name, array in arrays.items()}
     if not lengths or min(lengths.values()) < 1 or len(set(lengths.values())) > 1:
         raise InputError(
-            f"Batches: needs arrays of one common number of rows, at least one; got {lengths or 'no array'}."
+            f"{user_source()}: Batches: needs arrays of one common number of rows, at least one; got "
+            f"{lengths or 'no array'}."
         )
     return next(iter(lengths.values()))

@@ -13,7 +13,7 @@ from coterie.compute.data.batching import Batching
 from coterie.compute.data.block import Block, Values, joined
 from coterie.compute.data.checks import check_name, check_whole
 from coterie.compute.data.joining import Concatenated, Zipped
-from coterie.compute.data.mapping import Step
+from coterie.compute.data.mapping import Step, emptied
 from coterie.compute.data.naming import Named
 from coterie.compute.data.ordering import Cycle, Ordered, Rule, Sampled, Share, Stride, Window
 from coterie.compute.data.reading import Reading
@@ -232,7 +232,7 @@ class Dataset:
     def _first(self) -> Row:
         for row in self:
             return row
-        raise DataError(f"No row is left of {self.stage.describe()}.", code="data_empty")
+        raise emptied(self.stage, f"No row is left of {self.stage.describe()}.")
 
     def _ordered(self, rule: Rule) -> Dataset:
         return Dataset(Ordered(self.stage, rule))

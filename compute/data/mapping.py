@@ -141,6 +141,19 @@ def written(stage: Stage) -> list[str]:
     return [*found, stage.written] if isinstance(stage, Step) else found
 
 
+def emptied(stage: Stage, message: str, hint: str | None = None) -> DataError:
+    """Of rows of which a pipeline leaves none, with the lines at which its steps are written."""
+    return located(DataError(message, hint=hint, code="data_empty"), stage)
+
+
+def located(error: DataError, stage: Stage) -> DataError:
+    """The error with the lines at which the steps of a pipeline are written, where it does not name one yet."""
+    lines = written(stage)
+    if lines and not getattr(error, "__notes__", ()):
+        error.add_note(f"Its steps are written at: {', '.join(lines)}.")
+    return error
+
+
 def _origin(located: Located, place: int) -> int:
     """The number of a row in its source, for messages."""
     while located.parts:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from coterie.compute.data.block import Block
+from coterie.compute.data.mapping import emptied
 from coterie.compute.data.source import Column
 from coterie.compute.data.stage import Address, Job, Located, Memory, Stage
 from coterie.compute.ir import NDArray
@@ -96,8 +97,8 @@ class Remaining(Stage):
 
 def nothing_left(stage: Stage) -> DataError:
     """Of a filter that keeps no row of very many."""
-    return DataError(
+    return emptied(
+        stage,
         f"No row is left of the last {PATIENCE} of {stage.describe()}.",
-        hint="The filter keeps nothing; look at what it is given.",
-        code="data_empty",
+        "The filter keeps nothing; look at what it is given.",
     )

@@ -11,6 +11,7 @@ import numpy as np
 
 from coterie.compute.data.batch_plan import BatchPlan
 from coterie.compute.data.batching import Batch
+from coterie.compute.data.mapping import emptied, located
 from coterie.compute.data.pending import Pending
 from coterie.compute.data.processes import Processes
 from coterie.compute.data.remaining import PATIENCE, nothing_left
@@ -77,8 +78,10 @@ class BatchStream:
             if self._running is None:
                 self._running = self._run()
             batch, self._cursor = next(self._running)
-        except BaseException:
+        except BaseException as error:
             self.close()
+            if isinstance(error, DataError):
+                located(error, self._batched.stage)
             raise
         return batch
 
@@ -193,10 +196,10 @@ class BatchStream:
             return
         if self._batched.stage.sparse:
             raise nothing_left(self._batched.stage)
-        raise DataError(
+        raise emptied(
+            self._batched.stage,
             f"No row is left: a pass over {self._batched.stage.describe()} has {length}, of which no batch of "
             f"{self._batched.size} is made.",
-            code="data_empty",
         )
 
     def _collected(self, pending: Pending) -> Iterator[_Begun]:

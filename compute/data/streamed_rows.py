@@ -10,7 +10,7 @@ import numpy as np
 
 from coterie.compute.data.batches import WEIGHT
 from coterie.compute.data.dataset import Dataset
-from coterie.compute.data.mapping import written
+from coterie.compute.data.mapping import emptied, written
 from coterie.compute.data.source import Rows
 from coterie.compute.data.stage import Address, Job, Memory, Stage
 from coterie.compute.ir import NDArray
@@ -120,10 +120,10 @@ class StreamedRows:
 
 def empty_epoch(stage: Stage, epoch: int) -> DataError:
     """Of an epoch, from 0, of which there is no batch."""
-    return DataError(
+    return emptied(
+        stage,
         f"Epoch {epoch + 1} of {stage.describe()} has no batch.",
-        hint="Its filters keep nothing there: filter before what draws random numbers, or give it more rows.",
-        code="data_empty",
+        "Its filters keep nothing there: filter before what draws random numbers, or give it more rows.",
     )
 
 

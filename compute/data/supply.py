@@ -15,11 +15,12 @@ import numpy as np
 
 from coterie.compute.data.batched import Batched
 from coterie.compute.data.batches import Batches
+from coterie.compute.data.mapping import located
 from coterie.compute.data.stream import BatchStream
 from coterie.compute.data.streamed_rows import StreamedRows, empty_epoch
 from coterie.compute.ir import NDArray
 from coterie.draws import batch_order, row_salt
-from coterie.errors import InputError
+from coterie.errors import DataError, InputError
 
 Arrays: TypeAlias = Mapping[str, NDArray]
 AnyRows: TypeAlias = Arrays | StreamedRows
@@ -169,6 +170,7 @@ class OfPipeline(PlacedSupply):
     def _placed(self, stream: BatchStream, epoch: int, epochs: int) -> Iterator[tuple[Batch, Place]]:
         """What is left of a stream, each batch with the place behind it. epoch: of the batch before."""
         for batch in stream:
+            self._require_alike(batch)
             for check in self.checks:
                 check(batch)
             place = _behind(stream.state())
@@ -178,6 +180,20 @@ class OfPipeline(PlacedSupply):
             yield batch, place
         if epoch + 1 < epochs:
             raise empty_epoch(self.batched.stage, epoch + 1)
+
+    def _require_alike(self, batch: Batch) -> None:
+        """Hold a batch to the shapes and dtypes of the first."""
+        for name, values in self.first.items():
+            found = batch.get(name, values)
+            if (found.shape, found.dtype) != (values.shape, values.dtype):
+                error = DataError(
+                    f"Column {name!r} of a batch is {found.dtype}{list(found.shape)}, and was "
+                    f"{values.dtype}{list(values.shape)} in the first.",
+                    hint="Bring all rows to one shape by a step: map(Resize(32, 32), 'image'), map(Pad(64), 'ids').",
+                    code="data_shape",
+                    column=name,
+                )
+                raise located(error, self.batched.stage)
 
 
 def supply_of(rows: AnyRows, batch_size: int, *, seed: int = 0, names: Collection[str] | None = None) -> Supply:

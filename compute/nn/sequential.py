@@ -13,6 +13,7 @@ from coterie.compute.nn.linear import Linear
 from coterie.compute.nn.mode import EVAL, Mode
 from coterie.compute.nn.module import Module, Parameters, ParameterSpec, part, refuse_shape
 from coterie.compute.nn.recomputed import recomputed
+from coterie.compute.source import user_source
 from coterie.errors import InputError, ShapeError
 
 # One of them alone keeps its input, computed again or not.
@@ -22,7 +23,7 @@ _PLAIN = (Linear, Embedding, PositionalEmbedding)
 @dataclass(frozen=True, init=False)
 class Sequential(Module):
     """Calls its layers in order. The parameters of layer i are named "i.<name>". Raises InputError for what is no
-    layer.
+    layer, and for a layer with parameters that stands in two places.
 
     Under ``Mode.recompute`` each layer with matrices or kernels is a part, together with the layers behind it that have
     none.
@@ -38,6 +39,7 @@ class Sequential(Module):
                     f"Sequential: layer {index} is {found}, not a layer.",
                     hint="Give layers one after another: Sequential(Linear(4, 3), ReLU()).",
                 )
+        _refuse_tied(layers)
         object.__setattr__(self, "layers", layers)
 
     def specs(self) -> dict[str, ParameterSpec]:
@@ -96,3 +98,17 @@ class Flatten(Module):
         if not x.shape:
             refuse_shape(self, "[B, ...]", x, hint="The first axis is that of the examples.")
         return xp.reshape(x, (x.shape[0], prod(x.shape[1:])))
+
+
+def _refuse_tied(layers: Sequence[Module]) -> None:
+    """Require that no layer with parameters stands in two places: it would have parameters of its own in each."""
+    places: dict[int, int] = {}
+    for index, layer in enumerate(layers):
+        first = places.setdefault(id(layer), index)
+        if first != index and layer.specs():
+            raise InputError(
+                f"{user_source()}: Sequential: layer {first} and layer {index} are one {type(layer).__name__}, and "
+                "each place would have parameters of its own.",
+                hint="Write a layer for each place; to share its parameters, call it twice in a module of your own.",
+                code="tied_parameters",
+            )

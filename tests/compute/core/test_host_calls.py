@@ -1,5 +1,9 @@
 """What ONNX lacks is called in Python, between compiled pieces of the function."""
 
+# The tests are full of small functions of arrays, and hooks of primitives have no self.
+# pyright: reportUnknownLambdaType=false, reportUnknownArgumentType=false, reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false, reportSelfClsParameterName=false
+
 from typing import Any
 
 import numpy as np
@@ -69,14 +73,14 @@ def test_a_gradient_goes_through_calls_of_the_host() -> None:
     np.testing.assert_allclose(compiled(matrix(3)).numpy(), grad(loss)(Array(matrix(3))).numpy(), rtol=1e-4, atol=1e-5)
     assert (compiled.compilations, compiled.fallbacks) == (1, ()) and compiled.host_calls
     second = jit(grad(lambda x: cnp.sum(grad(lambda y: cnp.sum(squared(y) * y))(x))))
-    np.testing.assert_allclose(second(np.float32([1.0, 2.0])).numpy(), [6.0, 12.0], rtol=1e-6)
+    np.testing.assert_allclose(second(np.asarray([1.0, 2.0], np.float32)).numpy(), [6.0, 12.0], rtol=1e-6)
     assert second.fallbacks == ()
 
 
 def test_a_call_of_the_host_is_made_once_a_run_with_the_numbers_of_that_run() -> None:
     compiled = jit(lambda x: cnp.sum(squared(x + 1.0) * 2.0))
     CALLS.clear()
-    assert [float(compiled(np.float32([number]))) for number in (1.0, 2.0, 1.0)] == [8.0, 18.0, 8.0]
+    assert [float(compiled(np.asarray([number], np.float32))) for number in (1.0, 2.0, 1.0)] == [8.0, 18.0, 8.0]
     assert CALLS == [2.0, 3.0, 2.0]
 
 
@@ -103,7 +107,7 @@ def test_a_choice_with_a_call_inside_is_made_in_python_and_the_rest_is_not() -> 
     fn = lambda x: cond(cnp.sum(x) > 0.0, lambda: squared(x), lambda: -x) * 2.0  # noqa: E731
     for unroll in (False, True):
         compiled = jit(fn, unroll=unroll)
-        assert [compiled(np.float32([sign])).numpy().tolist() for sign in (3.0, -3.0)] == [[18.0], [6.0]]
+        assert [compiled(np.asarray([sign], np.float32)).numpy().tolist() for sign in (3.0, -3.0)] == [[18.0], [6.0]]
         assert (compiled.compilations, compiled.fallbacks) == (1, ()) and len(compiled.host_calls) == 1
 
 
@@ -122,12 +126,12 @@ def test_a_whole_graph_and_an_export_refuse_it_with_its_line() -> None:
 
 def test_a_function_with_nothing_to_compile_runs_as_it_is() -> None:
     compiled = jit(lambda x: squared(x))
-    assert compiled(np.float32([3.0])).numpy().tolist() == [9.0]
+    assert compiled(np.asarray([3.0], np.float32)).numpy().tolist() == [9.0]
     assert compiled.compilations == 0 and "test.squared_on_host" in compiled.fallbacks[0]
 
 
 def test_results_are_no_views_of_arguments() -> None:
-    given = np.float32([1.0, 2.0])
+    given = np.asarray([1.0, 2.0], np.float32)
     same, twice = jit(lambda x: (x, squared(x) + 1.0))(given)
     given[:] = 7.0
     assert same.numpy().tolist() == [1.0, 2.0] and twice.numpy().tolist() == [2.0, 5.0]

@@ -113,9 +113,9 @@ def test_they_are_mapped_and_carried_by_loops() -> None:
 def test_numbers_beyond_them_and_floats_beside_them_are_refused() -> None:
     x = Array(np.ones(2, np.int8))
     with pytest.raises(DTypeError, match="200 does not fit dtype int8"):
-        x + 200
+        _ = x + 200
     with pytest.raises(DTypeError, match="40000 does not fit into int16"):
         cnp.asarray([40000], dtype="int16")
     with pytest.raises(DTypeError, match="different kinds"):
-        x * Array(np.ones(2, np.float32))
+        _ = x * Array(np.ones(2, np.float32))
     assert [10, 20, 30][cnp.asarray(1, dtype=cnp.int8)] == 20 and cnp.iinfo("int16").max == 32767

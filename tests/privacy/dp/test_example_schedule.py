@@ -25,7 +25,8 @@ FACTORS = (1.5, 1.5, 1.0, 0.75, 0.75, 0.5)
 
 
 def level(**changes: Any) -> ExampleLevel:
-    return ExampleLevel(**({"clip": 1.0, "delta": DELTA, "noise_multiplier": 1.2, "rows": 1000} | changes))
+    told: dict[str, Any] = {"clip": 1.0, "delta": DELTA, "noise_multiplier": 1.2, "rows": 1000} | changes
+    return ExampleLevel(**told)
 
 
 def price(asked: ExampleLevel, rounds: int, draws: Draws = DRAWS) -> float:
