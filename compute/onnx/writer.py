@@ -13,7 +13,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from coterie.compute.ir import Graph, NDArray, Type, Value, require_graph
-from coterie.compute.onnx.providers import PROVIDERS, ProviderRow, lacking
+from coterie.compute.onnx.providers import TARGETS, ProviderRow, lacking
 from coterie.compute.passes.legalise import legalise
 from coterie.compute.passes.pooled_padding import keep_paddings
 from coterie.compute.passes.unroll import unrolled
@@ -26,7 +26,20 @@ from coterie.errors import GraphRefused, InputError, TraceError
 OPSET = 17
 IR_VERSION = 8
 Target: TypeAlias = Literal[
-    "portable", "cpu", "wasm", "cuda", "openvino", "tensorrt", "webgpu", "cann", "qnn", "coreml", "webnn"
+    "portable",
+    "cpu",
+    "wasm",
+    "cuda",
+    "openvino",
+    "tensorrt",
+    "webgpu",
+    "cann",
+    "qnn",
+    "coreml",
+    "webnn",
+    "gpu",
+    "web",
+    "npu",
 ]
 
 
@@ -39,7 +52,7 @@ class _Writer:
 
     def __init__(self, taken: set[str], sources: bool, provider: str | None = None) -> None:
         self._provider = provider
-        self._row: ProviderRow | None = None if provider is None else PROVIDERS[provider]
+        self._row: ProviderRow | None = None if provider is None else TARGETS[provider]
         self.nodes: list[Any] = []
         self.initialisers: list[Any] = []
         self._constants: dict[tuple[str, tuple[int, ...], bytes], str] = {}
@@ -98,7 +111,7 @@ class _Writer:
         return name in self._fixed
 
     def few_kernels(self, dtype: str) -> bool:
-        return dtype == "float64" and self._provider in (None, "wasm")
+        return dtype == "float64" and self._provider in (None, "wasm", "web")
 
     def scalar(self, value: float, dtype: str) -> str:
         return self.constant(np.full((1,), value, dtype))
@@ -151,7 +164,8 @@ def to_onnx(graph: Graph, *, name: str, sources: bool = False, target: Target = 
     target: "portable" writes no control flow: loops of a known number of steps are unrolled, choices compute both
     branches, and a loop whose number of steps depends on data is refused. "cpu" writes Loop, Scan and If, for CPU-class
     providers. The name of another provider (a row of ``onnx.providers``) writes what that one runs, rewritten by
-    ``legalise``; an operator that it lacks is refused with the user's line.
+    ``legalise``; the name of a class ("gpu", "web", "npu") what all providers of the class run. An operator that is
+    lacking is refused with the user's line.
     sources: note beside every node the file and line of the user's code that it came from, for profiles. Off in plans,
     whose bytes must not change when a comment is added above the model.
 

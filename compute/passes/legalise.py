@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from coterie.compute.array import Array
 from coterie.compute.ir import Graph, Node, constant_node, require_graph
-from coterie.compute.onnx.providers import PROVIDERS, ProviderRow
+from coterie.compute.onnx.providers import TARGETS, ProviderRow
 from coterie.compute.passes.constants import fold_constants
 from coterie.compute.passes.cse import share_common_subexpressions
 from coterie.compute.passes.dead_code import remove_dead_code
@@ -95,16 +95,16 @@ _RULES: Mapping[str, tuple[_Rule, ...]] = {
 
 
 def legalise(graph: Graph, provider: str) -> Graph:
-    """The graph in forms that a provider runs: a name of ``onnx.providers.PROVIDERS``. The same graph when it is legal.
+    """The graph in forms that a provider runs: a name of ``onnx.providers.TARGETS``. The same graph when it is legal.
 
     Loops are written out where the provider has none. Optimise before, not after: a later pass may fuse again what was
     taken apart. What no rule can rewrite stays, and the writer refuses it by name. Raises InputError for an unknown
     provider, TraceError for a loop that cannot be written out.
     """
     require_graph("legalise", graph)
-    row = PROVIDERS.get(provider)
+    row = TARGETS.get(provider)
     if row is None:
-        raise InputError(f"There is no provider {provider!r}.", hint=f"Choose one of {', '.join(PROVIDERS)}.")
+        raise InputError(f"There is no provider {provider!r}.", hint=f"Choose one of {', '.join(TARGETS)}.")
     flat = inline_calls(graph) if row.control else unrolled(graph)
     return _legal(flat, row)
 
