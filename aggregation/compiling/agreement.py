@@ -20,8 +20,8 @@ def check_variants(plan: Plan, weights: ArraysByName, frozen: ArraysByName) -> N
     """Make the first steps of a training on the CPU, by the portable file and by each variant, on made-up rows of the
     schema.
 
-    weights, frozen: the first version, and the frozen tensors. Raises errors.ExperimentError (``variant_disagrees``) for
-    a variant whose state after them is further from the portable one's than 1e-3 of 1 + its size, or than what rounding
+    weights, frozen: the first version, and the frozen tensors. Raises errors.ExperimentError (``variant_disagrees``)
+    for a variant whose state after them is further from the portable one's than 1e-3 of 1 + its size, or than what rounding
     changes in it.
     """
     stage = plan.manifest.stepped

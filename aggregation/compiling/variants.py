@@ -25,6 +25,9 @@ def write_variants(kinds: tuple[ProviderClass, ...], graphs: Mapping[str, Graph]
 
 def with_variants(stage: Stage, kinds: tuple[ProviderClass, ...], files: Mapping[str, bytes]) -> Stage:
     """The stage with those of its variants of which there is a file."""
-    found = {kind: files[f"{stage.name}.{kind}"] for kind in kinds if f"{stage.name}.{kind}" in files}
-    variants = (Variant(kind=kind, sha256=sha256_hex(data), size=len(data)) for kind, data in found.items())
-    return replace(stage, variants=tuple(variants))
+    found: list[Variant] = []
+    for kind in kinds:
+        data = files.get(f"{stage.name}.{kind}")
+        if data is not None:
+            found.append(Variant(kind=kind, sha256=sha256_hex(data), size=len(data)))
+    return replace(stage, variants=tuple(found))
