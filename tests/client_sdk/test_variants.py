@@ -31,7 +31,7 @@ from coterie.errors import CoterieError
 from coterie.protocol.canonical import sha256_hex
 from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.schema import DataSchema, Feature, Label
-from coterie.simulation.simulate import simulate
+from coterie.simulation import simulate
 from tests.compute.providers.fakes import failing, made, off
 
 LENGTH, WORDS = 6, 8
@@ -74,8 +74,8 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     def order(timing: choice.Timing) -> tuple[bool, bool, bool]:
         return bool(timing.fault), timing.variant is None, timing.provider.name == CPU
 
-    for module in ("providers", "seats"):
-        monkeypatch.setattr(f"coterie.client_sdk.device.{module}.fastest", lambda found: min(found, key=order))
+    for name in ("providers.fastest", "providers.quickest", "seats.fastest"):
+        monkeypatch.setattr(f"coterie.client_sdk.device.{name}", lambda found: min(found, key=order))
 
 
 def trusting(provider: Provider) -> ConformanceReport:
@@ -122,9 +122,10 @@ def assert_same_update(found: LocalResult, expected: LocalResult) -> None:
         assert np.allclose(found.sections[name], section, rtol=1e-4, atol=1e-5), name
 
 
+@pytest.mark.capability("E10")
 @pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("kind", KINDS)
-def test_each_variant_gives_the_update_of_the_portable_file(
+def test_e10_each_variant_gives_the_update_of_the_portable_file(
     kind: ProviderClass, compiled: CompiledPlan, portable: LocalResult
 ) -> None:
     loads: list[bytes] = []
@@ -184,7 +185,8 @@ def test_a_provider_that_is_wrong_about_the_plans_own_file_is_quarantined_with_i
     found = train(providers, with_graph(compiled, "train.cpu", None))
     assert np.array_equal(found.sections["delta"], portable.sections["delta"])
     assert [news.state for news in providers.news()] == ["trusted", "failed", "chosen"]
-    assert providers.chosen(compiled.plan.id) == Seat()
+    seat = providers.chosen(compiled.plan.id)
+    assert (seat.provider.name, seat.variant) == (CPU, None)
 
 
 @pytest.mark.usefixtures("quick")
@@ -244,11 +246,13 @@ def test_which_variants_may_be_of_use_follows_the_wish() -> None:
     assert desk(made("CUDAExecutionProvider")).kinds() == {"cpu", "gpu"}
 
 
-def test_a_simulation_takes_the_portable_files() -> None:
-    histories = [
-        simulate(looped(variants=variants, secure_aggregation=False), [tokens()]).history for variants in ((), KINDS)
-    ]
-    assert histories[0].rounds[-1].training == histories[1].rounds[-1].training
+@pytest.mark.parametrize("engine", ["threads", "processes", "batched"])
+def test_a_simulation_takes_the_portable_files(engine: str, compiled: CompiledPlan) -> None:
+    def told(variants: tuple[ProviderClass, ...]) -> dict[str, float]:
+        history = simulate(looped(variants=variants), [tokens()], engine=engine)
+        return dict(history.rounds[-1].training)
+
+    assert told(KINDS) == told(())
 
 
 # Over HTTP.
@@ -333,7 +337,6 @@ def test_a_device_of_the_cpu_fetches_that_variant_and_no_other(tmp_path: Path, q
 
 def spoilt(compiled: CompiledPlan, data: bytes, *, size: int | None = None) -> CompiledPlan:
     """A plan whose variant for GPUs is other bytes, as a researcher with bad intentions would sign it."""
-    stage = compiled.plan.manifest.stage("train")
     bad = Variant(kind="gpu", sha256=sha256_hex(data), size=len(data) if size is None else size)
     stages = tuple(replace(s, variants=(bad,)) if s.name == "train" else s for s in compiled.plan.manifest.stages)
     graphs = {name: held for name, held in compiled.plan.graphs.items() if "." not in name}
