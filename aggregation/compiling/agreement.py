@@ -21,8 +21,8 @@ def check_variants(plan: Plan, weights: ArraysByName, frozen: ArraysByName) -> N
     schema.
 
     weights, frozen: the first version, and the frozen tensors. Raises errors.ExperimentError (``variant_disagrees``)
-    for a variant whose state after them is further from the portable one's than 1e-3 of 1 + its size, or than what rounding
-    changes in it.
+    for a variant whose state after them is further from the portable one's than 1e-3 of 1 + its size, or than what
+    rounding changes in it.
     """
     stage = plan.manifest.stepped
     if stage is None or not stage.variants:

@@ -1,6 +1,6 @@
 """A device takes a plan's variant for the class of its provider, once it is proved, and else the plan's own file."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
@@ -74,8 +74,11 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     def order(timing: choice.Timing) -> tuple[bool, bool, bool]:
         return bool(timing.fault), timing.variant is None, timing.provider.name == CPU
 
+    def first(found: Sequence[choice.Timing]) -> choice.Timing:
+        return min(found, key=order)
+
     for name in ("providers.fastest", "providers.quickest", "seats.fastest"):
-        monkeypatch.setattr(f"coterie.client_sdk.device.{name}", lambda found: min(found, key=order))
+        monkeypatch.setattr(f"coterie.client_sdk.device.{name}", first)
 
 
 def trusting(provider: Provider) -> ConformanceReport:
