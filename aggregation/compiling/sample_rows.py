@@ -10,16 +10,16 @@ from coterie.protocol.schema import DataSchema, Feature, Label
 WIDEST = 1e6
 """Of a range whose numbers are drawn evenly; in a wider one they lie near what normalisation takes for the middle."""
 
-Array = npt.NDArray[Any]
+_Array = npt.NDArray[Any]
 
 
-def sample_rows(schema: DataSchema, count: int, rng: np.random.Generator) -> dict[str, Array]:
+def sample_rows(schema: DataSchema, count: int, rng: np.random.Generator) -> dict[str, _Array]:
     """So many rows by column, each value one that the schema takes."""
     rows = {each.name: _column(each, count, rng) for each in schema.features}
     return rows | {schema.label.name: _labels(schema.label, count, rng)}
 
 
-def _column(feature: Feature, count: int, rng: np.random.Generator) -> Array:
+def _column(feature: Feature, count: int, rng: np.random.Generator) -> _Array:
     shape, low, high = (count, *feature.shape), feature.low, feature.high
     if feature.vocabulary is not None:
         low, high = 0, len(feature.vocabulary)
@@ -30,7 +30,7 @@ def _column(feature: Feature, count: int, rng: np.random.Generator) -> Array:
     return _real(near, low, high, rng)
 
 
-def _labels(label: Label, count: int, rng: np.random.Generator) -> Array:
+def _labels(label: Label, count: int, rng: np.random.Generator) -> _Array:
     shape = (count, *label.shape)
     if label.constant is not None:
         return np.full(shape, label.constant, label.dtype)
@@ -40,14 +40,14 @@ def _labels(label: Label, count: int, rng: np.random.Generator) -> Array:
     return _real(rng.standard_normal(shape), low, high, rng)
 
 
-def _whole(low: float | None, high: float | None, shape: tuple[int, ...], rng: np.random.Generator) -> Array:
+def _whole(low: float | None, high: float | None, shape: tuple[int, ...], rng: np.random.Generator) -> _Array:
     """Whole numbers in bounds; without bounds 0 and 1, which every table has."""
     first = int(np.ceil(low)) if low is not None else min(0, int(np.floor(high or 0)))
     last = int(np.floor(high)) if high is not None else first + 1
     return rng.integers(first, last, shape, endpoint=True)
 
 
-def _real(near: Array, low: float | None, high: float | None, rng: np.random.Generator) -> Array:
+def _real(near: _Array, low: float | None, high: float | None, rng: np.random.Generator) -> _Array:
     if low is not None and high is not None and high - low <= WIDEST:
         drawn = rng.uniform(low, high, near.shape)
     else:

@@ -5,15 +5,15 @@ from dataclasses import replace
 
 from coterie.aggregation.compiling.graph_file import write_variant
 from coterie.aggregation.plan.shapes import SHAPES
-from coterie.aggregation.plan.stage import Stage, Variant
+from coterie.aggregation.plan.stage import Stage, StageVariant
 from coterie.compute.ir import Graph
 from coterie.compute.onnx.providers import ProviderClass
 from coterie.protocol.canonical import sha256_hex
 
-Files = dict[str, bytes]
+_Files = dict[str, bytes]
 
 
-def write_variants(kinds: tuple[ProviderClass, ...], graphs: Mapping[str, Graph], files: Mapping[str, bytes]) -> Files:
+def write_variants(kinds: tuple[ProviderClass, ...], graphs: Mapping[str, Graph], files: Mapping[str, bytes]) -> _Files:
     """The further files of a plan by name: for each class, the stages that may vary and come out otherwise for it.
 
     files: the portable ones. Raises errors.ExperimentError (``variant_unwritable``).
@@ -25,9 +25,9 @@ def write_variants(kinds: tuple[ProviderClass, ...], graphs: Mapping[str, Graph]
 
 def with_variants(stage: Stage, kinds: tuple[ProviderClass, ...], files: Mapping[str, bytes]) -> Stage:
     """The stage with those of its variants of which there is a file."""
-    found: list[Variant] = []
+    found: list[StageVariant] = []
     for kind in kinds:
         data = files.get(f"{stage.name}.{kind}")
         if data is not None:
-            found.append(Variant(kind=kind, sha256=sha256_hex(data), size=len(data)))
+            found.append(StageVariant(kind=kind, sha256=sha256_hex(data), size=len(data)))
     return replace(stage, variants=tuple(found))

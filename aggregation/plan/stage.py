@@ -121,7 +121,7 @@ class StageOutput:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Variant:
+class StageVariant:
     """The graph of a stage once more, written for a class of providers: the same inputs and outputs, and the same
     numbers up to rounding. Who knows nothing of it runs the stage's own file.
     """
@@ -162,7 +162,7 @@ class Stage:
     size: Annotated[int, Field(ge=1, le=LARGEST_SIZE)]
     inputs: Listed[StageInput]
     outputs: Listed[StageOutput]
-    variants: Annotated[Listed[Variant], UnlessEmpty] = ()
+    variants: Annotated[Listed[StageVariant], UnlessEmpty] = ()
 
     @property
     def files(self) -> tuple[StageFile, ...]:

@@ -14,7 +14,7 @@ from sdk_kit import Lab, experiment, hear, run
 from coterie.aggregation.compiling.compile import CompiledPlan, compile_plan
 from coterie.aggregation.experiment import Experiment
 from coterie.aggregation.plan.bundle import Plan
-from coterie.aggregation.plan.stage import Variant
+from coterie.aggregation.plan.stage import StageVariant
 from coterie.client_sdk.device.policy import DevicePolicy
 from coterie.client_sdk.device.providers import DeviceProviders
 from coterie.client_sdk.device.seats import CpuSeats, Seat, Seats
@@ -340,7 +340,7 @@ def test_a_device_of_the_cpu_fetches_that_variant_and_no_other(tmp_path: Path, q
 
 def spoilt(compiled: CompiledPlan, data: bytes, *, size: int | None = None) -> CompiledPlan:
     """A plan whose variant for GPUs is other bytes, as a researcher with bad intentions would sign it."""
-    bad = Variant(kind="gpu", sha256=sha256_hex(data), size=len(data) if size is None else size)
+    bad = StageVariant(kind="gpu", sha256=sha256_hex(data), size=len(data) if size is None else size)
     stages = tuple(replace(s, variants=(bad,)) if s.name == "train" else s for s in compiled.plan.manifest.stages)
     graphs = {name: held for name, held in compiled.plan.graphs.items() if "." not in name}
     return replace(compiled, plan=Plan(replace(compiled.plan.manifest, stages=stages), {**graphs, "train.gpu": data}))
