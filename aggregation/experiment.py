@@ -35,6 +35,7 @@ from coterie.compute.data.source import Source
 from coterie.compute.nn.foreign import as_module
 from coterie.compute.nn.module import Module
 from coterie.compute.onnx.importer.model import ImportedModel
+from coterie.compute.onnx.providers import ProviderClass
 from coterie.compute.optim.optimizer import Optimizer
 from coterie.compute.optim.scheduled import scheduled
 from coterie.compute.optim.schedules import Schedule
@@ -97,6 +98,9 @@ class Experiment:
         backward pass: less memory, more time, the same update.
     steps_per_call: how many steps a device takes in one call of its runtime, where its provider runs loops: the same
         update sooner, for models whose step is short (docs/algorithms.md). It holds that many batches at once.
+    variants: classes of providers (``cpu``, ``gpu``, ``web``, ``npu``) for which a plan has a training step beside the
+        portable one, where theirs is another file: loops stay loops, operators that they lack are written with others.
+        A device takes one that it has proved and that is quicker.
     Raises errors.ExperimentError naming the field that is not possible.
     """
 
@@ -129,6 +133,7 @@ class Experiment:
     precision: ComputePrecision = "float32"
     recompute: bool = False
     steps_per_call: int = 1
+    variants: tuple[ProviderClass, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "evaluation", as_columns(self.evaluation, "evaluation"))
@@ -153,6 +158,7 @@ class Experiment:
         object.__setattr__(self, "schedules", MappingProxyType(dict(self.schedules)))
         check_terms(self.terms)
         object.__setattr__(self, "metrics", MappingProxyType(dict(self.metrics)))
+        object.__setattr__(self, "variants", tuple(self.variants))
         object.__setattr__(self, "uploads", None if self.uploads is None else tuple(self.uploads))
 
     def _sum_losses(self, losses: Mapping[str, PerExample]) -> None:
@@ -268,6 +274,7 @@ _KINDS: Mapping[str, tuple[Any, str]] = cast(
         "precision": (str, "'float32', 'bfloat16' or 'float16'"),
         "recompute": (bool, "True or False"),
         "steps_per_call": (int, "a whole number"),
+        "variants": ((tuple, list), f"a tuple of classes of providers: {', '.join(get_args(ProviderClass))}"),
     },
 )
 _WHOLE = ("batch_size", "epochs", "max_steps", "seed", "evaluation_batch", "infer_batch", "steps_per_call")
@@ -314,6 +321,10 @@ def _numbers(experiment: Experiment) -> tuple[tuple[bool, str], ...]:
         (
             e.precision in get_args(ComputePrecision),
             f"precision must be one of {', '.join(get_args(ComputePrecision))}, not {e.precision[:64]!r}",
+        ),
+        (
+            all(each in get_args(ProviderClass) for each in e.variants) and len(set(e.variants)) == len(e.variants),
+            f"variants must name classes of providers, each once: {', '.join(get_args(ProviderClass))}",
         ),
         (e.broadcast in get_args(Broadcast), f"broadcast must be one of {', '.join(get_args(Broadcast))}"),
         (
@@ -383,6 +394,11 @@ def _combinations(experiment: Experiment) -> tuple[tuple[bool, str], ...]:
             not e.recompute or (not external and not isinstance(e.privacy, ExampleLevel) and e.precision == "float32"),
             "recompute is for steps in float32 that coterie compiles, without ExampleLevel privacy, which takes the "
             "gradient of each row; leave recompute out",
+        ),
+        (
+            not e.variants or (not external and not isinstance(e.privacy, ExampleLevel)),
+            "variants are of steps that coterie compiles, without ExampleLevel privacy, whose bound on a row's "
+            "gradient is proven for the portable step alone; leave variants out",
         ),
         (not clash, f"optimizer and algorithm both have a hyper-parameter {', '.join(clash)}"),
     )

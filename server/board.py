@@ -156,7 +156,7 @@ class Board:
         frozen = [request.frozen.sha256] if request.frozen else []
         try:
             manifest = await self._storage.plans.manifest(row.plan)
-            graphs = [stage.sha256 for stage in manifest.stages]
+            graphs = [file.sha256 for file in manifest.files]
             await asyncio.to_thread(self._storage.plans.check_files, graphs, [row.model, *frozen])
         except CoterieError as error:
             if self.quarantined.get(name) != error.message:

@@ -369,7 +369,7 @@ class SimulationState:
         return [numbers[place] for place in generator.permutation(len(numbers)).tolist()]
 
     def _count_down(self, chosen: Sequence[int], assignment: Assignment) -> None:
-        plan = len(self.plan.manifest.data) + sum(len(graph) for graph in self.plan.graphs.values())
+        plan = len(self.plan.manifest.data) + sum(stage.size for stage in self.plan.manifest.stages)
         newcomers = set(chosen) - self.informed
         self.informed |= newcomers
         self._open.bytes_down += len(chosen) * self.versions.size(assignment.base) + len(newcomers) * plan

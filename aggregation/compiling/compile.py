@@ -19,6 +19,7 @@ from coterie.aggregation.compiling.graph_file import graph_bytes, write_graph
 from coterie.aggregation.compiling.graphs import GraphBuilder
 from coterie.aggregation.compiling.initial_tensors import initial_tensors
 from coterie.aggregation.compiling.training import training_of
+from coterie.aggregation.compiling.variants import with_variants, write_variants
 from coterie.aggregation.experiment import Experiment
 from coterie.aggregation.external_model import ExternalModel
 from coterie.aggregation.fitting import check_terms
@@ -64,7 +65,8 @@ def compile_plan(experiment: Experiment) -> CompiledPlan:
 
     Guarantees: deterministic bytes; the plan passes `check_plan` once it is signed.
     Raises errors.ExperimentError: ``model_mismatch`` (the model does not take the schema's features), ``loss_shape``,
-    ``loss_dtype``, ``metric_shape``, ``initial_mismatch``, ``not_portable``, ``not_deterministic``, …
+    ``loss_dtype``, ``metric_shape``, ``initial_mismatch``, ``not_portable``, ``not_deterministic``,
+    ``variant_unwritable``, ``variant_disagrees``, …
     """
     return _external(experiment) if isinstance(experiment.model, ExternalModel) else _compiled(experiment)
 
@@ -113,20 +115,29 @@ def _compiled(experiment: Experiment) -> CompiledPlan:
     _require_recomputation(experiment, graphs["train"])
     files = {name: write_graph(name, graph) for name, graph in graphs.items()}
     _require_the_same_again(builder, files)
+    files |= write_variants(experiment.variants, graphs, files)
     manifest = replace(
         _manifest(experiment, layout, sections=builder.sections),
         frozen=_frozen(frozen),
         client_state=_tensors(client.client_state(builder.shapes)),
         hyper=builder.hyper,
         stages=tuple(
-            described(rule, graphs[rule.name], files[rule.name], zeroed=builder.zeroed)
+            with_variants(
+                described(rule, graphs[rule.name], files[rule.name], zeroed=builder.zeroed), experiment.variants, files
+            )
             for rule in SHAPES["horizontal"]
             if rule.name in graphs
         ),
     )
     _check(manifest)
     _require_predictions(experiment, manifest)
-    return CompiledPlan(Plan(manifest, files), initial, frozen)
+    plan = Plan(manifest, files)
+    if manifest.stage("train").variants:
+        # Only this needs ONNX Runtime, which takes long to load.
+        from coterie.aggregation.compiling.agreement import check_variants
+
+        check_variants(plan, initial, frozen)
+    return CompiledPlan(plan, initial, frozen)
 
 
 def _require_recomputation(experiment: Experiment, train: Graph) -> None:

@@ -28,7 +28,8 @@ class SignatureFile:
 class Plan:
     """A bundle. Only `check_plan` says whether it may be trusted; this value alone promises nothing.
 
-    graphs: stage name → ONNX bytes. signature (base64) and signer (public key, hex) are None until `sign`.
+    graphs: file name (a stage's, or ``<stage>.<class>`` of a variant) → ONNX bytes. signature (base64) and signer
+        (public key, hex) are None until `sign`.
     """
 
     manifest: Manifest
@@ -46,7 +47,7 @@ class Plan:
         return replace(self, signature=sign_plan(key, self.id), signer=key.public)
 
     def save(self, folder: Path) -> None:
-        """Write ``manifest.json``, ``<stage>.onnx`` and, when signed, ``signature.json`` into the folder, made if
+        """Write ``manifest.json``, ``<file>.onnx`` and, when signed, ``signature.json`` into the folder, made if
         absent.
 
         The manifest comes last, so a folder that has one is whole. Raises errors.StorageError.
@@ -85,9 +86,7 @@ def load(folder: Path) -> Bundle:
         signed = read(SignatureFile, value)
         signature, signer = signed.signature, signed.signer
     data = _read(folder / MANIFEST_FILE, MANIFEST_BYTES)
-    graphs = {
-        stage.name: _read(folder / f"{stage.name}.onnx", stage.size) for stage in Manifest.from_bytes(data).stages
-    }
+    graphs = {file.name: _read(folder / f"{file.name}.onnx", file.size) for file in Manifest.from_bytes(data).files}
     return Bundle(data, graphs, signature, signer)
 
 

@@ -12,8 +12,8 @@ plan_signature     the signature is not that of the signer over this manifest
 plan_files         a graph named by the manifest is absent, or one that it does not name is present
 plan_digest        a graph's bytes are not those that the manifest names
 plan_graph         a graph leaves the portable, bounded subset (an operator, a size, external data, …)
-plan_interface     a graph's inputs and outputs are not those that the manifest states
-plan_stages        the stages are not those of the plan's shape
+plan_interface     a graph's inputs and outputs are not those that the manifest states, a variant's included
+plan_stages        the stages are not those of the plan's shape, or have variants where there are none
 plan_wiring        an input or output has a role, source, destination, dtype or shape that does not fit
 plan_private       the steps cannot give the example-level privacy stated, or takes noise where none is stated
 plan_sections      the sections do not fit the layout, each other or the metrics
@@ -35,7 +35,7 @@ from coterie.aggregation.plan.manifest import (
     Manifest,
 )
 from coterie.aggregation.plan.scope import StageScope
-from coterie.aggregation.plan.stage import Stage
+from coterie.aggregation.plan.stage import Stage, StageFile
 from coterie.compute.onnx.checker import GraphLimits, check_graph
 from coterie.compute.runtime.tensors import TensorInfo
 from coterie.protocol.canonical import sha256_hex
@@ -71,7 +71,8 @@ def check_plan(
     """The plan, if everything about it holds.
 
     manifest: canonical bytes.
-    graphs: stage name → ONNX bytes. signature (base64), signer (public key, hex) as they came with it.
+    graphs: file name → ONNX bytes; those of variants may be absent, since a device fetches its own alone. signature
+        (base64), signer (public key, hex) as they came with it.
     allowed_signers: public keys that this side trusts. Guarantees of a returned plan: an allowed key signed exactly
         these bytes, every graph included; every graph is inside the portable subset and the limits; every input can be
         filled from its stated source with its stated dtype and shape; a training task yields every section, and all
@@ -86,7 +87,9 @@ def check_plan(
     _check_files(plan, bounds)
     check_manifest(plan.manifest, bounds)
     for stage in plan.manifest.stages:
-        _check_graph(stage, graphs[stage.name], bounds.graph)
+        for file in stage.files:
+            if file.name in graphs:
+                _check_graph(stage, file, graphs[file.name], bounds.graph)
     return plan
 
 
@@ -118,14 +121,16 @@ def _check_signature(plan: Plan, allowed: Collection[str]) -> None:
 
 def _check_files(plan: Plan, limits: PlanLimits) -> None:
     named, found = {stage.name for stage in plan.manifest.stages}, set(plan.graphs)
+    files = plan.manifest.files
     for wrong, message in (
         (named - found, "The file of stage {!r} is absent."),
-        (found - named, "The manifest has no stage {!r}, of which there is a file."),
+        (found - {file.name for file in files}, "The manifest has no stage {!r}, of which there is a file."),
     ):
         if wrong:
             raise _refused("files", message.format(min(wrong)))
-    for stage in plan.manifest.stages:
-        _check_file(stage, plan.graphs[stage.name], limits.graph)
+    for file in files:
+        if file.name in found:
+            _check_file(file, plan.graphs[file.name], limits.graph)
 
 
 def check_stage_file(stage: Stage, data: bytes, limits: GraphLimits) -> None:
@@ -133,16 +138,17 @@ def check_stage_file(stage: Stage, data: bytes, limits: GraphLimits) -> None:
 
     Raises errors.PlanRefused.
     """
-    _check_file(stage, data, limits)
-    _check_graph(stage, data, limits)
+    own = stage.files[0]
+    _check_file(own, data, limits)
+    _check_graph(stage, own, data, limits)
 
 
-def _check_file(stage: Stage, data: bytes, limits: GraphLimits) -> None:
-    if max(len(data), stage.size) > limits.graph_bytes:
-        raise _refused("size", f"The graph of {stage.name!r} exceeds {limits.graph_bytes} bytes.")
-    if len(data) != stage.size or stage.sha256 != sha256_hex(data):
+def _check_file(file: StageFile, data: bytes, limits: GraphLimits) -> None:
+    if max(len(data), file.size) > limits.graph_bytes:
+        raise _refused("size", f"The graph of {file.name!r} exceeds {limits.graph_bytes} bytes.")
+    if len(data) != file.size or file.sha256 != sha256_hex(data):
         raise _refused(
-            "digest", f"The graph of {stage.name!r} is not the file that the manifest names ({stage.sha256[:16]}…)."
+            "digest", f"The graph of {file.name!r} is not the file that the manifest names ({file.sha256[:16]}…)."
         )
 
 
@@ -187,15 +193,15 @@ def _check_sections(manifest: Manifest) -> None:
             raise _refused("sections", f"The manifest does not fit together: {message}.")
 
 
-def _check_graph(stage: Stage, data: bytes, limits: GraphLimits) -> None:
+def _check_graph(stage: Stage, file: StageFile, data: bytes, limits: GraphLimits) -> None:
     try:
-        summary = check_graph(data, limits=limits)
+        summary = check_graph(data, limits=limits, kind=file.kind)
     except errors.GraphRefused as error:
-        raise _refused("graph", f"The graph of {stage.name!r}: {error.message}") from error
+        raise _refused("graph", f"The graph of {file.name!r}: {error.message}") from error
     for what, stated, found in (("inputs", stage.inputs, summary.inputs), ("outputs", stage.outputs, summary.outputs)):
         if [TensorInfo(t.name, t.dtype, t.shape) for t in stated] != list(found):
             raise _refused(
-                "interface", f"The {what} of the graph of {stage.name!r} are not those that the manifest states."
+                "interface", f"The {what} of the graph of {file.name!r} are not those that the manifest states."
             )
 
 

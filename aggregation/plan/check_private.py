@@ -30,6 +30,10 @@ def check_private(manifest: Manifest) -> None:
             all(stage.over != "pass" for stage in manifest.stages_of("train")),
             "a probe sums over rows without noise",
         ),
+        (
+            not any(stage.variants for stage in manifest.stages),
+            "a variant may let a gradient that is not finite spread to other rows",
+        ),
         (not manifest.buffers, "running statistics are of whole batches, and nothing clips them"),
     )
     for holds, message in rules:

@@ -82,6 +82,11 @@ def _check_frame(scope: StageScope, rule: StageRule, stage: Stage) -> None:
         )
     if (stage.over == "once") != (stage.batch == 0):
         raise _shape_refusal(f"Stage {name!r} runs over {stage.over!r}, which cannot take {stage.batch} rows in a run.")
+    if stage.variants and not rule.varied:
+        raise _shape_refusal(f"Stage {name!r} cannot have variants.")
+    kinds = [variant.kind for variant in stage.variants]
+    if len(set(kinds)) != len(kinds):
+        raise _shape_refusal(f"Stage {name!r} has two variants for one class of providers.")
     if stage.over == "steps" and stage.batch != scope.batch_size:
         raise _shape_refusal(f"Stage {name!r} takes {stage.batch} rows in a step, but batches hold {scope.batch_size}.")
 

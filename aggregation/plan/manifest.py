@@ -16,7 +16,7 @@ from coterie.aggregation.plan.reading import Listed, Numbers, Text, Texts, read_
 from coterie.aggregation.plan.shapes import ShapeName
 from coterie.aggregation.plan.stage import MOST_ROWS as MOST_ROWS
 from coterie.aggregation.plan.stage import SAMPLE_WEIGHT as SAMPLE_WEIGHT
-from coterie.aggregation.plan.stage import Stage, TaskName
+from coterie.aggregation.plan.stage import Stage, StageFile, TaskName
 from coterie.privacy.dp import poisson
 from coterie.privacy.dp.rounds import Draws
 from coterie.protocol import spread
@@ -174,6 +174,11 @@ class Manifest:
     def stages_of(self, task: TaskName) -> tuple[Stage, ...]:
         """The stages of a task, in the order in which they run; none for an external plan."""
         return tuple(stage for stage in self.stages if task in stage.tasks)
+
+    @cached_property
+    def files(self) -> tuple[StageFile, ...]:
+        """The files of all stages, those of variants included."""
+        return tuple(file for stage in self.stages for file in stage.files)
 
     @cached_property
     def stepped(self) -> Stage | None:

@@ -28,6 +28,7 @@ class StageRule:
         prediction.
     reads: (source, key) of inputs that it must have.
     sums_metrics: whether it carries a sum for each metric of the plan from step to step.
+    varied: whether it may have variants for classes of providers: a device proves one on the steps of a training.
     """
 
     name: str
@@ -39,6 +40,7 @@ class StageRule:
     fills: frozenset[Destination] = frozenset()
     reads: frozenset[tuple[Source, str]] = frozenset()
     sums_metrics: bool = False
+    varied: bool = False
 
 
 _WEIGHED: frozenset[tuple[Source, str]] = frozenset({("batch", SAMPLE_WEIGHT)})
@@ -94,6 +96,7 @@ SHAPES: Mapping[ShapeName | PartShape, tuple[StageRule, ...]] = {
             destinations=frozenset({"carry"}),
             reads=_STEPPED,
             sums_metrics=True,
+            varied=True,
         ),
         StageRule(
             name="finish",

@@ -7,7 +7,8 @@ from typing import Annotated, Literal, TypeAlias, get_args
 from pydantic import Field
 
 from coterie.aggregation.plan.reading import Listed, Text
-from coterie.protocol.conversion import UnlessNone
+from coterie.compute.onnx.providers import ProviderClass
+from coterie.protocol.conversion import UnlessEmpty, UnlessNone
 from coterie.protocol.wire import Sha256
 
 TaskName = Literal["train", "evaluate", "predict"]
@@ -120,6 +121,27 @@ class StageOutput:
 
 
 @dataclass(frozen=True, kw_only=True)
+class StageVariant:
+    """The graph of a stage once more, written for a class of providers: the same inputs and outputs, and the same
+    numbers up to rounding. Who knows nothing of it runs the stage's own file.
+    """
+
+    kind: ProviderClass
+    sha256: Sha256
+    size: Annotated[int, Field(ge=1, le=LARGEST_SIZE)]
+
+
+@dataclass(frozen=True)
+class StageFile:
+    """A file of a stage. name: among the files of its plan. kind: the class that it is for, None for all providers."""
+
+    name: str
+    sha256: str
+    size: int
+    kind: ProviderClass | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Stage:
     """One stage of a plan.
 
@@ -128,7 +150,8 @@ class Stage:
     over: what it runs over: ``once``; ``pass``, each batch of the task's rows in their order; ``steps``, the batches of
         a training, as the manifest's ``training`` draws them, each step going on from what the one before carried.
     batch: rows that one run takes; 0 where it takes none.
-    sha256, size: of the file of its graph.
+    sha256, size: of the file of its graph, which every provider runs.
+    variants: further files for classes of providers.
     """
 
     name: _FileName
@@ -139,6 +162,13 @@ class Stage:
     size: Annotated[int, Field(ge=1, le=LARGEST_SIZE)]
     inputs: Listed[StageInput]
     outputs: Listed[StageOutput]
+    variants: Annotated[Listed[StageVariant], UnlessEmpty] = ()
+
+    @property
+    def files(self) -> tuple[StageFile, ...]:
+        """Its file, and then those of its variants."""
+        own = StageFile(self.name, self.sha256, self.size)
+        return (own, *(StageFile(f"{self.name}.{v.kind}", v.sha256, v.size, v.kind) for v in self.variants))
 
     def from_source(self, source: Source) -> tuple[StageInput, ...]:
         """The inputs that come from this source."""

@@ -47,5 +47,5 @@ def strategies(manifest: Manifest) -> tuple[Strategy, ...]:
     parts += [("codec", codec, {}) for codec in manifest.codecs]
     parts.append(("broadcast", manifest.broadcast, {}))
     if manifest.stages:
-        parts.append(("compiled", "onnx", {stage.name: stage.sha256 for stage in manifest.stages}))
+        parts.append(("compiled", "onnx", {file.name: file.sha256 for file in manifest.files}))
     return tuple({"kind": kind, "name": name, "parameters": parameters} for kind, name, parameters in parts)

@@ -224,7 +224,9 @@ class Agent:
         try:
             await runner.check_lineage(task)
             key = "" if in_flight is None else in_flight.release
-            prepared = await prepare(task, membership, self.settings.policy, self._blobs, runner.ledger, key=key)
+            prepared = await prepare(
+                task, membership, self.settings.policy, self._blobs, runner.ledger, key=key, kinds=runner.kinds
+            )
             client_state = runner.client_state(task)
             trainer = runner.chosen_trainer()
             await asyncio.to_thread(trainer.check, prepared.plan, task.kind, self.settings.policy.threads)

@@ -2,20 +2,21 @@
 
 What a device wishes is ``"cpu"``, ``"auto"`` (whichever makes a step soonest) or the name of one provider. Whatever it
 wishes, a provider computes only after every recipe and the first step of the plan itself agreed; until then, and where
-it fails, the CPU does.
+it fails, the CPU does. A plan's variant for the class of a provider is tried beside the plan's own file, and taken
+where it agrees with it and is quicker.
 """
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from threading import Lock
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
+from coterie.client_sdk.device.seats import ProviderNews, ProviderState, Seat, refusals
 from coterie.client_sdk.device.watch import Watch
 from coterie.compute.extension.providers import load_providers
 from coterie.compute.extension.trial import tried
-from coterie.compute.onnx.providers import PROVIDERS
-from coterie.compute.runtime.choice import StepCase, Timing, fastest, timings
+from coterie.compute.onnx.providers import PROVIDERS, ProviderClass
+from coterie.compute.runtime.choice import StepCase, Timing, fastest, quickest, timings
 from coterie.compute.runtime.conformance import ConformanceReport
 from coterie.compute.runtime.devices import ON_CPU, Provider, discover
 from coterie.compute.runtime.quarantine import failure, identity_of, verdicts
@@ -25,34 +26,6 @@ from coterie.compute.runtime.verdict import Identity, Verdict
 from coterie.errors import CoterieError
 
 AUTO = "auto"
-ProviderState: TypeAlias = Literal["trusted", "quarantined", "absent", "chosen", "refused", "failed"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class ProviderNews:
-    """Something that the owner of the device is told, and, with a verdict, something to be remembered.
-
-    seconds: of one step, by provider, where a choice was measured.
-    steps: how many a provider had made when it failed.
-    """
-
-    provider: str
-    state: ProviderState
-    reason: str = ""
-    seconds: Mapping[str, float] | None = None
-    steps: int | None = None
-    verdict: Verdict | None = None
-
-
-@dataclass(frozen=True)
-class Seat:
-    """Where the steps of a plan run.
-
-    trunk: only the frozen front of the model does, the rest on the CPU.
-    """
-
-    provider: Provider = ON_CPU
-    trunk: bool = False
 
 
 class DeviceProviders:
@@ -78,6 +51,7 @@ class DeviceProviders:
         self._remembered, self._discovery, self._trial = dict(remembered), discovery, trial
         self._watch = watch or Watch()
         self._lock = Lock()
+        self._found: list[Provider] | None = None
         self._trusted: list[Provider] | None = None
         self._chosen: dict[str, Seat] = {}
         # Read without the lock, which a trial holds for long.
@@ -86,6 +60,12 @@ class DeviceProviders:
         self._remembered |= self._suspects
         for verdict in self._suspects.values():
             self._add_news(verdict.identity.provider, "quarantined", verdict.reason, verdict=verdict)
+
+    def kinds(self) -> frozenset[ProviderClass]:
+        """The classes whose variants of a plan may be of use here: those of the providers that the device wishes."""
+        with self._lock:
+            wished = [*self._others(), *([ON_CPU] if self._wish in (AUTO, CPU) else [])]
+        return frozenset(each.variant for each in wished if each.variant is not None)
 
     def news(self) -> list[ProviderNews]:
         """What has happened since this was asked last."""
@@ -131,38 +111,45 @@ class DeviceProviders:
             yield provider
 
     def _measure(self, case: Callable[[], StepCase], threads: int) -> Seat:
-        candidates = self._candidates()
-        if not candidates:
+        candidates, step = self._candidates(), case()
+        if not candidates and (self._wish not in (AUTO, CPU) or ON_CPU.variant not in step.variants):
             return Seat()
-        timed = timings(case(), self._watched(candidates), threads=threads)
+        timed = timings(step, self._watched(candidates), threads=threads)
+        self._news.extend(refusals(timed))
         for timing in timed:
-            if timing.wrong:
+            if timing.wrong and timing.variant is None:
                 self._quarantine(timing.provider.name, timing.fault)
         best = self._best(timed)
         self._watch.rests(but=identity_of(best.provider))
-        seconds = {timing.name: timing.seconds for timing in timed if not timing.fault}
-        self._news.append(ProviderNews(provider=best.name, state="chosen", seconds=seconds))
-        return Seat(best.provider, best.trunk)
+        self._news.append(ProviderNews.of_choice(best, timed))
+        return Seat(best.provider, best.trunk, best.variant)
 
     def _best(self, timed: tuple[Timing, ...]) -> Timing:
         if self._wish == AUTO:
             return fastest(timed)
         wished = [timing for timing in timed if timing.provider.name == self._wish and not timing.fault]
         # The whole step where it computes that, whatever it costs; else the frozen front.
-        return next(iter(wished), timed[0])
+        whole = [timing for timing in wished if not timing.trunk]
+        return quickest(whole) if whole else next(iter(wished), timed[0])
+
+    def _others(self) -> list[Provider]:
+        """Those that the device wishes beside the CPU; found the first time."""
+        if self._found is None:
+            self._found, absent = [], "it is not on this machine; `coterie doctor` lists what is"
+            if self._wish == CPU:
+                return self._found
+            try:
+                self._found = [e for e in self._discovery() if e.name != CPU and self._wish in (AUTO, e.name)]
+            except CoterieError as error:
+                absent = error.message
+            if not self._found and self._wish != AUTO:
+                self._add_news(self._wish, "absent", absent)
+        return self._found
 
     def _candidates(self) -> list[Provider]:
         """The trusted ones among those that the device wishes; found and tried the first time."""
         if self._trusted is None:
-            others: list[Provider] = []
-            absent = "it is not on this machine; `coterie doctor` lists what is"
-            try:
-                others = [each for each in self._discovery() if each.name != CPU and self._wish in (AUTO, each.name)]
-            except CoterieError as error:
-                absent = error.message
-            if not others and self._wish not in (AUTO, CPU):
-                self._add_news(self._wish, "absent", absent)
-            known = verdicts(others, self._remembered, trial=self._trial)
+            known = verdicts(self._others(), self._remembered, trial=self._trial)
             for provider, verdict in known.items():
                 state: ProviderState = "trusted" if verdict.trusted else "quarantined"
                 fresh = None if verdict.identity in self._remembered else verdict

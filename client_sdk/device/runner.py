@@ -40,7 +40,8 @@ from coterie.protocol.canonical import parse_json, sha256_hex
 from coterie.protocol.device import Abort, Progress, Task
 
 if TYPE_CHECKING:
-    from coterie.client_sdk.device.providers import DeviceProviders
+    from coterie.client_sdk.device.seats import Seats
+    from coterie.compute.onnx.providers import ProviderClass
 
 # A device that fails task after task wastes leases that others could use.
 MOST_FAILURES: Final = 3
@@ -70,7 +71,7 @@ class TaskRunner:
     emit: Emit
     stop: Flag
     trainer: Trainer | None
-    providers: "DeviceProviders | None" = field(default=None, init=False)
+    providers: "Seats | None" = field(default=None, init=False)
     courier: SecureCourier = field(init=False)
     ledger: PrivacyLedger = field(init=False)
     failures: int = field(default=0, init=False)
@@ -147,7 +148,9 @@ class TaskRunner:
         await self.check_lineage(task)
         self.faults.reach("remembered")
         policy = self.settings.policy
-        prepared = await prepare(task, self.membership, policy, self.blobs, self.ledger, key=key, at=enter_phase)
+        prepared = await prepare(
+            task, self.membership, policy, self.blobs, self.ledger, key=key, at=enter_phase, kinds=self.kinds
+        )
         trainer = self.chosen_trainer()
         enter_phase("checking")
         await asyncio.to_thread(trainer.check, prepared.plan, task.kind, policy.threads)
@@ -355,9 +358,12 @@ class TaskRunner:
     def chosen_trainer(self) -> Trainer:
         if self.trainer is None:
             # Loading ONNX Runtime takes time that a check-in need not wait for.
+            from coterie.client_sdk.device.seats import CpuSeats
             from coterie.client_sdk.device.trainers.plan import PlanTrainer
 
-            if self.settings.policy.provider != "cpu":
+            if self.settings.policy.provider == "cpu":
+                self.providers = CpuSeats()
+            else:
                 from coterie.client_sdk.device.providers import DeviceProviders
                 from coterie.client_sdk.device.watch import Watch
 
@@ -366,6 +372,14 @@ class TaskRunner:
                 self.providers = DeviceProviders(self.settings.policy.provider, remembered, watch=watch)
             self.trainer = PlanTrainer(providers=self.providers)
         return self.trainer
+
+    async def kinds(self) -> "frozenset[ProviderClass]":
+        """The classes of providers whose variants of a plan this device may run."""
+        self.chosen_trainer()
+        if self.providers is None:
+            return frozenset()
+        # Finding providers may load their libraries, which takes longer than an event loop should wait.
+        return await asyncio.to_thread(self.providers.kinds)
 
     def hear_of_providers(self) -> None:
         """Remember and tell what became of execution providers while a task was worked on, which is over."""

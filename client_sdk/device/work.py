@@ -3,7 +3,7 @@
 import asyncio
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Protocol
 
@@ -29,6 +29,7 @@ from coterie.client_sdk.device.spending import PrivacyLedger, Release
 from coterie.client_sdk.device.trainers.base import LocalTask, LocalWork, Trainer, TrainOptions, require_arrays
 from coterie.client_sdk.rows.loading import blank_rows
 from coterie.compute.data.supply import row_count
+from coterie.compute.onnx.providers import ProviderClass
 from coterie.errors import CoterieError, PlanRefused, PolicyRefused, UpdateRefused
 from coterie.privacy.dp.noise.source import NoiseSource
 from coterie.privacy.secagg.encoding import describe
@@ -60,10 +61,13 @@ async def prepare(
     *,
     key: str,
     at: TellsPhase = lambda phase: None,
+    kinds: Callable[[], Awaitable[Collection[ProviderClass]]] | None = None,
 ) -> PreparedTask:
     """Download and check everything that a task names.
 
     key: under which the task stands in the ledger, if it does already.
+    kinds: the classes of providers whose variants of the plan's steps are fetched too; asked where there are any, and
+        None for none.
     Guarantees: the coordinator pinned at enrolment signed this very task for this device; an allowed key signed the
     plan; every byte has the digest that the plan or the task names; the plan is for the population's schema and within
     the policy; and what the task releases is within its promise and the owner's limit, by the device's own record.
@@ -73,9 +77,13 @@ async def prepare(
     check_assignment(task, membership, policy)
     at("downloading")
     manifest = await blobs.fetch(task.plan.id, limit=policy.plan.manifest_bytes)
-    stages = Manifest.from_bytes(manifest).stages
+    files = Manifest.from_bytes(manifest).files
     limit = policy.plan.graph.graph_bytes
-    graphs = {stage.name: await blobs.fetch(stage.sha256, limit=limit, size=stage.size) for stage in stages}
+    varied = task.kind == "train" and any(file.kind for file in files)
+    wanted = {None, *(await kinds() if varied and kinds is not None else ())}
+    graphs = {
+        file.name: await blobs.fetch(file.sha256, limit=limit, size=file.size) for file in files if file.kind in wanted
+    }
     at("checking")
     allowed = membership.signers if policy.signers is None else policy.signers
     # Checking opens every graph, which takes longer than an event loop should wait.

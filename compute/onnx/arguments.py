@@ -45,8 +45,11 @@ class Tensors:
     def application(self, node: NodeProto) -> Application:
         """A node with what is known of its operands, all of which are."""
         attributes = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
-        shapes = [self._shape(name) if name else () for name in node.input]
-        return Application(node.op_type, tuple(node.input), attributes, shapes, self)
+        return Application(node.op_type, tuple(node.input), attributes, self.shapes(node), self)
+
+    def shapes(self, node: NodeProto) -> list[tuple[int, ...]]:
+        """The shapes of a node's operands; () for one that is left out."""
+        return [self._shape(name) if name else () for name in node.input]
 
     def _shape(self, name: str) -> tuple[int, ...]:
         tensor = self._initialisers.get(name)

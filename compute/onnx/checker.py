@@ -6,16 +6,31 @@ nothing in the bytes: whatever they are, the answer is a summary or GraphRefused
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import Any, TypeVar, cast
 
 import onnx
-from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, ValueInfoProto
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, ValueInfoProto
 
 from coterie.compute.onnx.arguments import Tensors, mistake, work_space
-from coterie.compute.onnx.operators import OPERATORS
+from coterie.compute.onnx.bounds import DTYPES as DTYPES
+from coterie.compute.onnx.bounds import LIMITS, check_initialiser, described, elements_of, nbytes, quoted
+from coterie.compute.onnx.bounds import GraphLimits as GraphLimits
+from coterie.compute.onnx.nested import (
+    DEEPEST,
+    all_nodes,
+    as_model,
+    captured,
+    graphs_of,
+    ill_formed,
+    made,
+    misfit,
+    steps,
+)
+from coterie.compute.onnx.operators import OPERATORS, OperatorRule, operators_of
+from coterie.compute.onnx.providers import ProviderClass
 from coterie.compute.runtime.tensors import TensorInfo
 from coterie.errors import GraphRefused
 
@@ -27,50 +42,10 @@ DOMAINS = ("", "ai.onnx")
 
 _READS = 8  # operands and numbers in attributes, for each tensor that is allowed
 
-DTYPES: Mapping[int, str] = {
-    TensorProto.FLOAT: "float32",
-    TensorProto.DOUBLE: "float64",
-    TensorProto.FLOAT16: "float16",
-    TensorProto.INT8: "int8",
-    TensorProto.INT16: "int16",
-    TensorProto.INT32: "int32",
-    TensorProto.INT64: "int64",
-    TensorProto.UINT8: "uint8",
-    TensorProto.BOOL: "bool",
-}
-ITEM_BYTES: Mapping[int, int] = {
-    TensorProto.FLOAT: 4,
-    TensorProto.DOUBLE: 8,
-    TensorProto.FLOAT16: 2,
-    TensorProto.INT8: 1,
-    TensorProto.INT16: 2,
-    TensorProto.INT32: 4,
-    TensorProto.INT64: 8,
-    TensorProto.UINT8: 1,
-    TensorProto.BOOL: 1,
-}
 # Anything with a graph, a tensor or a type inside is a way to hide a program or data.
 ATTRIBUTE_TYPES = frozenset(
     {AttributeProto.FLOAT, AttributeProto.INT, AttributeProto.STRING, AttributeProto.FLOATS, AttributeProto.INTS}
 )
-
-
-@dataclass(frozen=True, kw_only=True)
-class GraphLimits:
-    """How large a graph may be.
-
-    graph_bytes: of the file. nodes, tensors: how many. tensor_elements: of any one tensor, intermediate ones included.
-    total_elements: of all tensors together, which bounds the memory of a run. rank: of any tensor. name_length:
-    characters of any name.
-    """
-
-    graph_bytes: int = 64 * 2**20
-    nodes: int = 20_000
-    tensors: int = 40_000
-    tensor_elements: int = 2**28
-    total_elements: int = 2**31
-    rank: int = 8
-    name_length: int = 256
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,35 +62,60 @@ class GraphSummary:
     parameter_bytes: int
 
 
-def check_graph(data: bytes, *, limits: GraphLimits = GraphLimits()) -> GraphSummary:
-    """The summary of a serialised ONNX graph inside the portable subset.
+def check_graph(data: bytes, *, limits: GraphLimits = LIMITS, kind: ProviderClass | None = None) -> GraphSummary:
+    """The summary of a serialised ONNX graph inside the portable subset, or inside that of a class of providers.
+
+    kind: the class, whose graphs may hold choices, and loops of a known number of steps, where its providers run them.
 
     Guarantees of an accepted graph: one opset of the standard domain (13 to 18) and IR version 7 to 10; only operators
-    of ``OPERATORS``, within their rules; no functions, subgraphs, sparse or external data, training information or
-    custom domain; every tensor has a known dtype and a static shape within ``limits``; names are unique, nodes are in
-    order of use, and every name that is read is defined.
+    of ``operators_of(kind)``, within their rules; no functions, sparse or external data, training information or custom
+    domain, and in the portable subset no graphs inside; every tensor has a known dtype and a static shape within
+    ``limits``; names are unique, nodes are in order of use, and every name that is read is defined.
 
     Raises GraphRefused, and nothing else, naming the node, tensor or operator and the limit.
     """
     model = _parse(data, limits)
     opset = _check_header(model)
     graph = model.graph
-    _check_sizes(graph, limits)
-    for tensor in graph.initializer:
-        _check_initialiser(tensor, limits)
-    _check_nodes(graph, limits)
-    _check_names(graph, limits)
-    inputs = tuple(_describe(value, limits, what="input") for value in graph.input)
-    outputs = tuple(_describe(value, limits, what="output") for value in graph.output)
-    _check_shapes(model, limits)
+    inputs, outputs, work = _check_model(model, operators_of(kind), limits)
+    if work.elements > limits.total_elements:
+        raise GraphRefused(
+            f"The graph's tensors hold {work.elements} elements together; at most {limits.total_elements} are allowed."
+        )
+    if work.runs > limits.runs:
+        raise GraphRefused(f"A run of the graph runs {work.runs} nodes; at most {limits.runs} are allowed.")
     return GraphSummary(
         inputs=inputs,
         outputs=outputs,
-        operators=dict(sorted(Counter(node.op_type for node in graph.node).items())),
+        operators=dict(sorted(Counter(node.op_type for node, _ in all_nodes(graph)).items())),
         opset=opset,
         ir_version=model.ir_version,
-        parameter_bytes=sum(_nbytes(tensor) for tensor in graph.initializer),
+        parameter_bytes=sum(nbytes(tensor) for tensor in graph.initializer),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """elements: of all tensors of a run. runs: of nodes in it."""
+
+    elements: int
+    runs: int
+
+
+def _check_model(
+    model: ModelProto, rules: Mapping[str, OperatorRule], limits: GraphLimits
+) -> tuple[tuple[TensorInfo, ...], tuple[TensorInfo, ...], _Work]:
+    """Inputs, outputs and work of a graph, or of one inside of another as a model of its own."""
+    graph = model.graph
+    _check_sizes(graph, limits)
+    for tensor in graph.initializer:
+        check_initialiser(tensor, limits)
+    constants = {tensor.name: prod(tensor.dims) for tensor in graph.initializer}
+    _check_nodes(graph, constants, rules, limits)
+    _check_names(graph, limits)
+    inputs = tuple(described(value, limits, what="input") for value in graph.input)
+    outputs = tuple(described(value, limits, what="output") for value in graph.output)
+    return inputs, outputs, _check_shapes(model, rules, limits)
 
 
 def _guarded(what: str, call: Callable[[], Result]) -> Result:
@@ -141,14 +141,14 @@ def _check_header(model: ModelProto) -> int:
             f"The graph has IR version {model.ir_version}; {IR_VERSIONS[0]} to {IR_VERSIONS[-1]} are allowed."
         )
     if model.functions:
-        raise GraphRefused(f"The graph defines a function ({_quote(model.functions[0].name)}); inline it.")
+        raise GraphRefused(f"The graph defines a function ({quoted(model.functions[0].name)}); inline it.")
     if model.training_info:
         raise GraphRefused("The graph carries training information; a step must be an ordinary graph.")
     imports = [(entry.domain, entry.version) for entry in model.opset_import]
     foreign = [domain for domain, _ in imports if domain not in DOMAINS]
     if foreign:
         raise GraphRefused(
-            f"The graph imports the custom operator domain {_quote(foreign[0])}; only standard operators are allowed."
+            f"The graph imports the custom operator domain {quoted(foreign[0])}; only standard operators are allowed."
         )
     if len(imports) != 1 or imports[0][1] not in OPSETS:
         versions = ", ".join(str(version) for _, version in imports) or "none"
@@ -159,12 +159,15 @@ def _check_header(model: ModelProto) -> int:
 
 
 def _check_sizes(graph: GraphProto, limits: GraphLimits) -> None:
-    if len(graph.node) > limits.nodes:
-        raise GraphRefused(f"The graph has {len(graph.node)} nodes; at most {limits.nodes} are allowed.")
-    tensors = len(graph.input) + len(graph.initializer) + sum(len(node.output) for node in graph.node)
+    if any(depth == DEEPEST and graphs_of(node) for node, depth in all_nodes(graph)):
+        raise GraphRefused(f"Graphs stand inside of one another more than {DEEPEST} deep.")
+    nodes = [node for node, _ in all_nodes(graph)]
+    if len(nodes) > limits.nodes:
+        raise GraphRefused(f"The graph has {len(nodes)} nodes; at most {limits.nodes} are allowed.")
+    tensors = len(graph.input) + len(graph.initializer) + sum(len(node.output) for node in nodes)
     if tensors > limits.tensors or max(len(graph.output), len(graph.value_info)) > limits.tensors:
         raise GraphRefused(f"The graph has more than {limits.tensors} tensors.")
-    reads = sum(len(node.input) + sum(len(a.ints) + len(a.floats) + 1 for a in node.attribute) for node in graph.node)
+    reads = sum(len(node.input) + sum(len(a.ints) + len(a.floats) + 1 for a in node.attribute) for node in nodes)
     if reads > _READS * limits.tensors:
         raise GraphRefused(
             f"The nodes have {reads} operands and numbers in attributes; at most {_READS * limits.tensors} are allowed."
@@ -175,57 +178,44 @@ def _check_sizes(graph: GraphProto, limits: GraphLimits) -> None:
         raise GraphRefused("The graph holds quantisation annotations, which are not allowed.")
 
 
-def _check_initialiser(tensor: TensorProto, limits: GraphLimits) -> None:
-    where = f"Initialiser {_quote(tensor.name)}"
-    if tensor.data_location != TensorProto.DEFAULT or tensor.external_data:
-        raise GraphRefused(f"{where} points to external data; a graph must be one file.")
-    if tensor.HasField("segment"):
-        raise GraphRefused(f"{where} is split in segments, which is not allowed.")
-    item = ITEM_BYTES.get(tensor.data_type)
-    if item is None:
-        raise GraphRefused(f"{where} has the element type {tensor.data_type}, which is not allowed.")
-    _check_shape(tuple(tensor.dims), limits, where=where)
-    expected = prod(tensor.dims)
-    fields = (
-        tensor.float_data,
-        tensor.int32_data,
-        tensor.int64_data,
-        tensor.double_data,
-        tensor.uint64_data,
-        tensor.string_data,
-    )
-    if tensor.raw_data or expected == 0:
-        held, unit, wanted = len(tensor.raw_data) + sum(map(len, fields)), "bytes", expected * item
-    else:
-        held, unit, wanted = sum(map(len, fields)), "values", expected
-    if held != wanted:
-        raise GraphRefused(f"{where} of shape {list(tensor.dims)} must hold {wanted} {unit}, it holds {held}.")
-
-
-def _check_nodes(graph: GraphProto, limits: GraphLimits) -> None:
-    constants = {tensor.name: prod(tensor.dims) for tensor in graph.initializer}
+def _check_nodes(
+    graph: GraphProto,
+    constants: Mapping[str, int],
+    rules: Mapping[str, OperatorRule],
+    limits: GraphLimits,
+    at: str = "",
+) -> None:
+    """Every node, and those of graphs inside, which have no constants of their own."""
     for index, node in enumerate(graph.node):
-        _check_node(node, f"Node {index} ({_quote(node.name or node.op_type)})", constants, limits)
+        where = f"{at}Node {index} ({quoted(node.name or node.op_type)})"
+        _check_node(node, where, constants, rules, limits)
+        for name, inner in graphs_of(node).items():
+            _check_nodes(inner, constants, rules, limits, f"{where}, {name}: ")
 
 
-def _check_node(node: NodeProto, where: str, constants: Mapping[str, int], limits: GraphLimits) -> None:
+def _check_node(
+    node: NodeProto, where: str, constants: Mapping[str, int], rules: Mapping[str, OperatorRule], limits: GraphLimits
+) -> None:
     if node.domain not in DOMAINS or node.overload:
         raise GraphRefused(
-            f"{where} uses the operator {_quote(node.op_type)} of the custom domain "
-            f"{_quote(node.domain or node.overload)}.",
+            f"{where} uses the operator {quoted(node.op_type)} of the custom domain "
+            f"{quoted(node.domain or node.overload)}.",
             operator=node.op_type,
         )
-    rule = OPERATORS.get(node.op_type)
+    rule = rules.get(node.op_type)
     if rule is None:
         raise GraphRefused(
-            f"{where} uses the operator {_quote(node.op_type)}, which is not in the portable subset.",
+            f"{where} uses the operator {quoted(node.op_type)}, which is not in the portable subset"
+            f"{'' if rules is OPERATORS else ' of its class of providers'}.",
             operator=node.op_type,
         )
     # MaxPool's second output, for one, is accepted at load and fails at run on some providers.
-    if len(node.output) != rule.outputs:
+    if rule.outputs is not None and len(node.output) != rule.outputs:
         wanted = "one" if rule.outputs == 1 else str(rule.outputs)
         raise GraphRefused(f"{where} has {len(node.output)} outputs; it must have {wanted}.", operator=node.op_type)
     for attribute in node.attribute:
+        if attribute.name in rule.graphs and not attribute.ref_attr_name and not attribute.graphs:
+            continue
         if (
             attribute.type not in ATTRIBUTE_TYPES
             or attribute.ref_attr_name
@@ -233,7 +223,7 @@ def _check_node(node: NodeProto, where: str, constants: Mapping[str, int], limit
             or attribute.graphs
         ):
             raise GraphRefused(
-                f"{where} has the attribute {_quote(attribute.name)} of a kind that is not allowed (a graph, a tensor "
+                f"{where} has the attribute {quoted(attribute.name)} of a kind that is not allowed (a graph, a tensor "
                 "or a reference)."
             )
         allowed = (rule.attributes or {}).get(attribute.name)
@@ -242,18 +232,24 @@ def _check_node(node: NodeProto, where: str, constants: Mapping[str, int], limit
             raise GraphRefused(
                 f"{where}: {node.op_type} with {attribute.name}={value!r} is not allowed.", operator=node.op_type
             )
+    if sorted(graphs_of(node)) != sorted(rule.graphs):
+        raise GraphRefused(
+            f"{where}: {node.op_type} must hold the graphs {', '.join(rule.graphs) or 'none'}.", operator=node.op_type
+        )
+    if rule.graphs and (wrong := ill_formed(node)):
+        raise GraphRefused(f"{where}: {node.op_type}: {wrong}.", operator=node.op_type)
     for position in rule.constants:
         name = node.input[position] if position < len(node.input) else ""
         if name and name not in constants:
             raise GraphRefused(
-                f"{where}: input {position} of {node.op_type}, {_quote(name)}, must be an initialiser, so that shapes "
+                f"{where}: input {position} of {node.op_type}, {quoted(name)}, must be an initialiser, so that shapes "
                 "are static.",
                 operator=node.op_type,
             )
         # Bounds and widths are two for each axis at most. More cost time in every node that reads them.
         if name and constants[name] > 2 * limits.rank:
             raise GraphRefused(
-                f"{where}: input {position} of {node.op_type}, {_quote(name)}, has {constants[name]} elements; at most "
+                f"{where}: input {position} of {node.op_type}, {quoted(name)}, has {constants[name]} elements; at most "
                 f"{2 * limits.rank} are allowed.",
                 operator=node.op_type,
             )
@@ -269,18 +265,27 @@ def _check_names(graph: GraphProto, limits: GraphLimits) -> None:
                     f"{what} has a name of {len(name)} characters; 1 to {limits.name_length} are allowed."
                 )
             if name in defined:
-                raise GraphRefused(f"The name {_quote(name)} is defined twice; {what.lower()} defines it again.")
+                raise GraphRefused(f"The name {quoted(name)} is defined twice; {what.lower()} defines it again.")
             defined.add(name)
 
     define((value.name for value in graph.input), "An input")
     define((tensor.name for tensor in graph.initializer), "An initialiser")
+    # A graph inside sees names from outside; its own are its own.
+    inside: set[str] = set()
+    for inner in (inner for node in graph.node for inner in graphs_of(node).values()):
+        for name in made(inner):
+            if not name or len(name) > limits.name_length or name in inside:
+                raise GraphRefused(f"A graph inside has the name {quoted(name)}: empty, too long, or there already.")
+            inside.add(name)
     for index, node in enumerate(graph.node):
-        for name in node.input:
+        for name in (*node.input, *(name for inner in graphs_of(node).values() for name in captured(inner))):
             if name and name not in defined:
                 raise GraphRefused(
-                    f"Node {index} ({_quote(node.op_type)}) reads {_quote(name)}, which nothing before it defines."
+                    f"Node {index} ({quoted(node.op_type)}) reads {quoted(name)}, which nothing before it defines."
                 )
-        define(node.output, f"Node {index} ({_quote(node.op_type)})")
+        define(node.output, f"Node {index} ({quoted(node.op_type)})")
+    if both := sorted(inside & defined):
+        raise GraphRefused(f"The name {quoted(both[0])} is defined twice, once in a graph inside.")
     if not graph.output:
         raise GraphRefused("The graph has no output.")
     outputs = [value.name for value in graph.output]
@@ -288,16 +293,16 @@ def _check_names(graph: GraphProto, limits: GraphLimits) -> None:
         raise GraphRefused("The graph lists an output twice.")
     for name in outputs:
         if name not in defined:
-            raise GraphRefused(f"The graph's output {_quote(name)} is defined by nothing.")
+            raise GraphRefused(f"The graph's output {quoted(name)} is defined by nothing.")
 
 
-def _check_shapes(model: ModelProto, limits: GraphLimits) -> None:
+def _check_shapes(model: ModelProto, rules: Mapping[str, OperatorRule], limits: GraphLimits) -> _Work:
     """Infer every tensor's shape and hold it against the limits. Notes of the file's author on intermediate shapes are
     not believed: they are dropped first.
     """
     bare = ModelProto()
     bare.CopyFrom(model)
-    del bare.graph.value_info[:]
+    _drop_notes(bare.graph)
     _guarded("The graph is not valid ONNX", lambda: cast(Any, onnx.checker).check_model(bare))
     inferred = _guarded(
         "The graph's shapes do not fit together",
@@ -310,22 +315,56 @@ def _check_shapes(model: ModelProto, limits: GraphLimits) -> None:
         for value in group
     }
     total = sum(prod(tensor.dims) for tensor in inferred.graph.initializer)
-    total += sum(_elements(value, limits, what="input") for value in inferred.graph.input)
+    total += sum(elements_of(value, limits, what="input") for value in inferred.graph.input)
+    runs = len(inferred.graph.node)
     tensors = Tensors(inferred.graph, known)
     for index, node in enumerate(inferred.graph.node):
         for name in node.output:
             value = known.get(name)
             if value is None:
                 raise GraphRefused(
-                    f"Node {index} ({_quote(node.op_type)}): the shape of {_quote(name)} does not follow from the "
+                    f"Node {index} ({quoted(node.op_type)}): the shape of {quoted(name)} does not follow from the "
                     "graph; it must be static."
                 )
-            total += _elements(value, limits, what=f"output of node {index} ({_quote(node.op_type)})")
-        total += _check_arguments(node, tensors, f"Node {index} ({_quote(node.name or node.op_type)})", limits)
-    if total > limits.total_elements:
-        raise GraphRefused(
-            f"The graph's tensors hold {total} elements together; at most {limits.total_elements} are allowed."
-        )
+            total += elements_of(value, limits, what=f"output of node {index} ({quoted(node.op_type)})")
+        where = f"Node {index} ({quoted(node.name or node.op_type)})"
+        total += _check_arguments(node, tensors, where, limits)
+        if graphs_of(node):
+            inner = _check_inside(bare, node, tensors, known, where, rules, limits)
+            total, runs = total + inner.elements, runs + inner.runs
+    return _Work(total, runs)
+
+
+def _drop_notes(graph: GraphProto) -> None:
+    del graph.value_info[:]
+    for node in graph.node:
+        for inner in graphs_of(node).values():
+            _drop_notes(inner)
+
+
+def _check_inside(
+    model: ModelProto,
+    node: NodeProto,
+    tensors: Tensors,
+    known: Mapping[str, ValueInfoProto],
+    where: str,
+    rules: Mapping[str, OperatorRule],
+    limits: GraphLimits,
+) -> _Work:
+    """The work of the graphs inside of a node, at all steps together."""
+    operands = [(tensors.element(name), shape) for name, shape in zip(node.input, tensors.shapes(node), strict=True)]
+    if wrong := misfit(node, operands):
+        raise GraphRefused(f"{where}: {node.op_type}: {wrong}.", operator=node.op_type)
+    constants = {tensor.name: tensor for tensor in model.graph.initializer}
+    elements = runs = 0
+    for name, inner in graphs_of(node).items():
+        try:
+            _, _, work = _check_model(as_model(inner, model, known, constants), rules, limits)
+        except GraphRefused as error:
+            raise GraphRefused(f"{where}, {name}: {error.message}", **error.details) from error
+        elements, runs = elements + work.elements, runs + work.runs
+    often = steps(node, operands)
+    return _Work(often * elements, often * runs)
 
 
 def _check_arguments(node: NodeProto, tensors: Tensors, where: str, limits: GraphLimits) -> int:
@@ -341,40 +380,3 @@ def _check_arguments(node: NodeProto, tensors: Tensors, where: str, limits: Grap
             operator=node.op_type,
         )
     return needed
-
-
-def _elements(value: ValueInfoProto, limits: GraphLimits, *, what: str) -> int:
-    return prod(_describe(value, limits, what=what).shape)
-
-
-def _describe(value: ValueInfoProto, limits: GraphLimits, *, what: str) -> TensorInfo:
-    where = f"The {what} {_quote(value.name)}"
-    kind: TypeProto = value.type
-    if kind.WhichOneof("value") != "tensor_type" or not kind.tensor_type.HasField("shape"):
-        raise GraphRefused(f"{where} must be a tensor with a shape.")
-    dtype = DTYPES.get(kind.tensor_type.elem_type)
-    if dtype is None:
-        raise GraphRefused(f"{where} has the element type {kind.tensor_type.elem_type}, which is not allowed.")
-    dimensions = kind.tensor_type.shape.dim
-    if not all(dimension.HasField("dim_value") for dimension in dimensions):
-        raise GraphRefused(f"{where} has a dimension that is not a fixed number; shapes must be static.")
-    shape = tuple(int(dimension.dim_value) for dimension in dimensions)
-    _check_shape(shape, limits, where=where)
-    return TensorInfo(value.name, dtype, shape)
-
-
-def _check_shape(shape: Sequence[int], limits: GraphLimits, *, where: str) -> None:
-    if len(shape) > limits.rank:
-        raise GraphRefused(f"{where} has rank {len(shape)}; at most {limits.rank} is allowed.")
-    if any(size < 0 for size in shape):
-        raise GraphRefused(f"{where} has a negative dimension: {list(shape)}.")
-    if prod(shape) > limits.tensor_elements:
-        raise GraphRefused(f"{where} of shape {list(shape)} has more than {limits.tensor_elements} elements.")
-
-
-def _nbytes(tensor: TensorProto) -> int:
-    return prod(tensor.dims) * ITEM_BYTES[tensor.data_type]
-
-
-def _quote(name: str) -> str:
-    return repr(name if len(name) <= 80 else name[:77] + "...")

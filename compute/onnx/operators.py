@@ -8,19 +8,23 @@ not run on a device.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from coterie.compute.onnx.providers import CLASSES, ProviderClass
+
 
 @dataclass(frozen=True, kw_only=True)
 class OperatorRule:
     """What a node of one operator may look like, beyond the operator's own schema.
 
-    outputs: how many it has, neither more nor fewer.
+    outputs: how many it has, neither more nor fewer; None where the graphs inside say it.
+    graphs: the attributes that are graphs, each of which it has.
     constants: positions of the inputs that must be initialisers, because the output's shape, or a provider's kernel,
     depends on their values. attributes: the allowed values of named attributes.
     """
 
     constants: tuple[int, ...] = ()
     attributes: Mapping[str, frozenset[object]] | None = None
-    outputs: int = 1
+    outputs: int | None = 1
+    graphs: tuple[str, ...] = ()
 
 
 PLAIN = OperatorRule()
@@ -91,3 +95,24 @@ OPERATORS: Mapping[str, OperatorRule] = {
     "Transpose": PLAIN,
     "Unsqueeze": SHAPED,
 }
+
+# Only in files for a class of providers that runs them. The steps of a Scan are the size of an axis; those of a Loop
+# may depend on data, so it is in no list.
+_CONTROL: Mapping[str, OperatorRule] = {
+    "Identity": PLAIN,
+    "If": OperatorRule(outputs=None, graphs=("then_branch", "else_branch")),
+    "Scan": OperatorRule(
+        outputs=None,
+        graphs=("body",),
+        attributes={"scan_input_axes": frozenset(), "scan_output_axes": frozenset()},
+    ),
+}
+
+
+def operators_of(kind: ProviderClass | None) -> Mapping[str, OperatorRule]:
+    """The operators that a graph for a class of providers may hold; None for the portable ones."""
+    if kind is None:
+        return OPERATORS
+    row = CLASSES[kind]
+    known = {**OPERATORS, **_CONTROL} if row.control else OPERATORS
+    return {name: rule for name, rule in known.items() if name in row.operators}

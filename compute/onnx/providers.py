@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
+ProviderClass: TypeAlias = Literal["cpu", "gpu", "web", "npu"]
+
 Quirk: TypeAlias = Literal["few_doubles", "grouped_transpose", "transpose_groups", "mask_products", "vector_addend"]
 """few_doubles: it has few kernels of float64, and joins operators into ones that it has none for. grouped_transpose:
 ConvTranspose in groups of an even number of inputs and one output gives wrong numbers. transpose_groups: ConvTranspose
@@ -117,13 +119,54 @@ PROVIDERS: Mapping[str, ProviderRow] = {
 }
 
 
+MEMBERS: Mapping[ProviderClass, tuple[str, ...]] = {
+    "cpu": ("cpu", "openvino"),
+    "gpu": ("cuda", "tensorrt"),
+    "web": ("wasm", "webgpu", "webnn"),
+    "npu": ("cann", "qnn", "coreml"),
+}
+"""The providers of each class. OpenVINO's runs on a processor unless it is told otherwise, and nobody tells it."""
+
+
+def _shared(kind: ProviderClass) -> ProviderRow:
+    """What every provider of a class runs."""
+    rows = [PROVIDERS[name] for name in MEMBERS[kind]]
+    constants: dict[str, tuple[int, ...]] = {}
+    attributes: dict[str, Mapping[str, frozenset[object]]] = {}
+    for row in rows:
+        for operator, places in row.constants.items():
+            constants[operator] = tuple(sorted({*constants.get(operator, ()), *places}))
+        for operator, limited in row.attributes.items():
+            known = attributes.get(operator, {})
+            attributes[operator] = {
+                **known,
+                **{name: values & known.get(name, values) for name, values in limited.items()},
+            }
+    return ProviderRow(
+        runtime=kind,
+        operators=frozenset(name for name in rows[0].operators if all(name in row.operators for row in rows)),
+        constants=constants,
+        attributes=attributes,
+        quirks=frozenset(quirk for row in rows for quirk in row.quirks),
+        single=frozenset(name for row in rows for name in row.single),
+    )
+
+
+CLASSES: Mapping[ProviderClass, ProviderRow] = {kind: _shared(kind) for kind in MEMBERS}
+"""A row for each class: a graph that fits it runs on every provider of the class."""
 # "portable" is no provider: files for it hold no loops, and have to run on the CPU, which every runtime falls back on.
-TARGETS: Mapping[str, ProviderRow] = {"portable": replace(_CPU, operators=_WHOLE - _LOOPS), **PROVIDERS}
+TARGETS: Mapping[str, ProviderRow] = {"portable": replace(_CPU, operators=_WHOLE - _LOOPS), **CLASSES, **PROVIDERS}
+"""What a graph may be written for: anywhere, all providers of a class, or one of them."""
 
 
 def runs_loops(runtime: str) -> bool:
     """Whether the provider of this name in ONNX Runtime is one that runs If, Loop and Scan."""
     return any(row.runtime == runtime and row.control for row in PROVIDERS.values())
+
+
+def class_of(runtime: str) -> ProviderClass | None:
+    """The class of a provider, by its name in ONNX Runtime; None for one that no row knows."""
+    return next((kind for kind, names in MEMBERS.items() if runtime in {PROVIDERS[n].runtime for n in names}), None)
 
 
 def lacking(

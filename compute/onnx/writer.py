@@ -26,7 +26,20 @@ from coterie.errors import GraphRefused, InputError, TraceError
 OPSET = 17
 IR_VERSION = 8
 Target: TypeAlias = Literal[
-    "portable", "cpu", "wasm", "cuda", "openvino", "tensorrt", "webgpu", "cann", "qnn", "coreml", "webnn"
+    "portable",
+    "cpu",
+    "wasm",
+    "cuda",
+    "openvino",
+    "tensorrt",
+    "webgpu",
+    "cann",
+    "qnn",
+    "coreml",
+    "webnn",
+    "gpu",
+    "web",
+    "npu",
 ]
 
 
@@ -172,7 +185,8 @@ def to_onnx(graph: Graph, *, name: str, sources: bool = False, target: Target = 
     target: "portable" writes no control flow: loops of a known number of steps are unrolled, choices compute both
     branches, and a loop whose number of steps depends on data is refused. "cpu" writes Loop, Scan and If, for CPU-class
     providers. The name of another provider (a row of ``onnx.providers``) writes what that one runs, rewritten by
-    ``legalise``; an operator that it lacks is refused with the user's line.
+    ``legalise``; the name of a class ("gpu", "web", "npu") what all providers of the class run. An operator that is
+    lacking is refused with the user's line.
     sources: note beside every node the file and line of the user's code that it came from, for profiles. Off in plans,
     whose bytes must not change when a comment is added above the model.
 

@@ -1,8 +1,8 @@
 """Which provider makes a step soonest: measured on the graph itself, with the numbers that it will be trained on."""
 
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from math import inf, isfinite
 
@@ -11,6 +11,7 @@ import numpy as np
 from coterie.compute.ir import NDArray
 from coterie.compute.onnx.grouped import grouped
 from coterie.compute.onnx.hybrid import split
+from coterie.compute.onnx.providers import ProviderClass
 from coterie.compute.runtime.devices import Provider, provider_named
 from coterie.compute.runtime.executable import Executable
 from coterie.compute.runtime.grouped_loop import GroupedLoop
@@ -38,6 +39,7 @@ COMPARED = 3
 class StepCase:
     """A training step to be timed: the graph, and the arguments of a ``StepLoop`` and of its ``step``. frozen, batch:
     which of the constants nobody trains, and which of the feeds are rows; with both, the frozen front may be cut off.
+    variants: the same step as it was written for classes of providers.
     """
 
     data: bytes
@@ -47,6 +49,7 @@ class StepCase:
     feeds: Mapping[str, NDArray]
     frozen: frozenset[str] = frozenset()
     batch: frozenset[str] = frozenset()
+    variants: Mapping[ProviderClass, bytes] = field(default_factory=dict[ProviderClass, bytes])
 
     def whole(self, executable: Executable, *, told: Told = lambda fallback: None) -> SteadyLoop:
         """A loop over the whole step, which ``executable`` has loaded."""
@@ -88,6 +91,7 @@ class _Right:
 class Timing:
     """seconds: of the quickest of some steps; infinite where a fault says why there is none. wrong: whether the fault
     lies in what it computed, or in a run, so that it deserves no trust. trunk: whether only the frozen front ran there.
+    variant: the class whose variant of the step ran; its faults are the file's, and say nothing of the provider.
     """
 
     provider: Provider
@@ -95,18 +99,21 @@ class Timing:
     fault: str = ""
     wrong: bool = False
     trunk: bool = False
+    variant: ProviderClass | None = None
 
     @property
     def name(self) -> str:
-        """The provider's name, and whether it is about the frozen front alone."""
+        """The provider's name, and whether it is about the frozen front alone, or about a variant."""
+        if self.variant is not None:
+            return f"{self.provider.name} ({self.variant} variant)"
         return f"{self.provider.name} (frozen front)" if self.trunk else self.provider.name
 
 
 def timings(
     case: StepCase, providers: Iterable[Provider], *, threads: int = 1, clock: Callable[[], float] = time.perf_counter
 ) -> tuple[Timing, ...]:
-    """The CPU's timing, then those of the other providers in their order; each with the whole step and, where the step
-    has a frozen front, with that alone.
+    """The CPU's timing, then those of the other providers in their order; each with the whole step, with the variant of
+    its class where there is one and, where the step has a frozen front, with that alone.
 
     providers: asked for one after another, each when those before it are done. Each starts from the same state. Its
     first steps must agree with the CPU's, up to what rounding alone may change; a provider whose steps differ, which
@@ -114,23 +121,49 @@ def timings(
     """
     cpu = provider_named(CPU)
     on_cpu = cpu.executable(case.data, threads=threads)
-    ways = (False, True) if case.frozen and case.batch else (False,)
     right = _right(case, on_cpu)
     first = _timed(cpu, lambda told: case.whole(on_cpu, told=told), case, right, clock)
-    found = [first]
+
+    def timed(each: Provider, own: StepCase, *, trunk: bool = False) -> Timing:
+        return replace(_timed(each, partial(_loop, own, each, threads, trunk), case, right, clock), trunk=trunk)
+
+    def varied(each: Provider) -> list[Timing]:
+        kind = each.variant
+        data = None if kind is None else case.variants.get(kind)
+        return [] if data is None else [replace(timed(each, replace(case, data=data)), variant=kind)]
+
+    found = [first, *varied(cpu)]
     for each in (each for each in providers if each.name != CPU):
-        for trunk in ways:
-            timing = _timed(each, partial(_loop, case, each, threads, trunk), case, right, clock)
-            found.append(replace(timing, trunk=trunk))
+        whole = timed(each, case)
+        # A provider that is wrong about the step itself would be believed in nothing else.
+        found += [whole, *([] if whole.wrong else varied(each))]
+        if case.frozen and case.batch:
+            found.append(timed(each, case, trunk=True))
     return tuple(found)
 
 
+def disagreement(case: StepCase, data: bytes) -> str:
+    """How the first steps of another file are apart from those of the case, both on the CPU, in words; "" when they
+    agree up to what rounding may change.
+    """
+    cpu = provider_named(CPU)
+    right, loop = _right(case, cpu.executable(case.data)), case.whole(cpu.executable(data))
+    for _ in range(COMPARED):
+        loop.step(case.feeds)
+    return right.fault(loop.state())
+
+
 def fastest(found: Iterable[Timing]) -> Timing:
-    """The CPU's timing, unless another provider needs less than ``ADVANTAGE`` of its time; then the least."""
+    """The CPU's timing of the step itself, unless another needs less than ``ADVANTAGE`` of its time; then the least."""
     listed = list(found)
-    cpu = next(timing for timing in listed if timing.provider.name == CPU)
-    best = min(listed, key=lambda timing: timing.seconds)
-    return best if best.seconds < ADVANTAGE * cpu.seconds else cpu
+    cpu = next(timing for timing in listed if timing.provider.name == CPU and timing.variant is None)
+    return quickest([cpu, *listed])
+
+
+def quickest(found: Sequence[Timing]) -> Timing:
+    """The first, unless another needs less than ``ADVANTAGE`` of its time; then the least."""
+    best = min(found, key=lambda timing: timing.seconds)
+    return best if best.seconds < ADVANTAGE * found[0].seconds else found[0]
 
 
 def _right(case: StepCase, on_cpu: Executable) -> _Right:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import cast
 
+from coterie.compute.onnx.providers import ProviderClass, class_of
 from coterie.compute.runtime.drivers import driver_of
 from coterie.compute.runtime.executable import Executable
 from coterie.compute.runtime.libraries import library_versions
@@ -19,12 +20,19 @@ class Provider:
     runtime: the version of what brings it: ONNX Runtime, with a plug-in's own before it, or another package.
     open: what loads the bytes of an ONNX file and gives back what runs it; None for those of ONNX Runtime.
     driver: what lies under it (`coterie.compute.runtime.drivers`); "" where nobody says.
+    kind: its class, where the package that brings it says so.
     """
 
     name: str
     runtime: str
     open: Callable[[bytes], Runner] | None = field(default=None, compare=False)
     driver: str = ""
+    kind: ProviderClass | None = None
+
+    @property
+    def variant(self) -> ProviderClass | None:
+        """The class whose variant of a plan it takes; None for a provider that nobody knows."""
+        return self.kind or class_of(self.name)
 
     def executable(self, data: bytes, *, threads: int = 1, fallback: bool = True) -> Executable:
         """Load a graph. fallback: let nodes that this provider lacks run on the CPU; a package's provider takes all

@@ -74,7 +74,7 @@ async def check(coordinator: Coordinator, request: ExperimentCreate, caller: Cal
         await asyncio.to_thread(coordinator.storage.blobs.reader.read, "blobs", request.plan.id, "a plan")
     )
     async with coordinator.storage.database.read() as session:
-        await _require(session, {stage.sha256 for stage in manifest.stages}, caller)
+        await _require(session, {file.sha256 for file in manifest.files}, caller)
         tree = await devices.any_edge(session, request.population)
         await _check_trusted(session, request)
     plan = await asyncio.to_thread(_checked_plan, coordinator.storage.blobs, request, manifest, base.signers)
@@ -118,7 +118,7 @@ async def _require_sizes(session: AsyncSession, refs: list[BlobRef]) -> None:
 
 
 def _checked_plan(blobs: BlobStore, request: ExperimentCreate, manifest: Manifest, signers: tuple[str, ...]) -> Plan:
-    graphs = {stage.name: blobs.reader.read("blobs", stage.sha256, "a plan's graph") for stage in manifest.stages}
+    graphs = {file.name: blobs.reader.read("blobs", file.sha256, "a plan's graph") for file in manifest.files}
     return check_plan(
         manifest.data, graphs, signature=request.plan.signature, signer=request.plan.signer, allowed_signers=signers
     )

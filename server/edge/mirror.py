@@ -123,8 +123,8 @@ class Mirror:
     async def _fetch(self, task: Task, signers: tuple[str, ...]) -> Manifest:
         """Everything that the task names, durable here."""
         data = await self._blob(task.plan.id, "plan", None)
-        stages = Manifest.from_bytes(data).stages
-        graphs = {stage.name: await self._blob(stage.sha256, "graph", stage.size) for stage in stages}
+        files = Manifest.from_bytes(data).files
+        graphs = {file.name: await self._blob(file.sha256, "graph", file.size) for file in files}
         plan = await asyncio.to_thread(
             check_plan,
             data,

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from sdk_kit import Coordinator, Events, coordinator_process, experiment, rows
 
+from coterie.aggregation.compiling.compile import compile_plan
 from coterie.aggregation.experiment import Experiment
 from coterie.aggregation.history import History
 from coterie.client_sdk.control.client import ControlClient
@@ -17,6 +18,7 @@ from coterie.client_sdk.control.submission import Submission, send
 from coterie.client_sdk.device.agent import Agent
 from coterie.client_sdk.device.settings import AgentSettings
 from coterie.compute.nn import Dropout, Linear, ReLU, Sequential
+from coterie.compute.onnx.providers import ProviderClass
 from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.secure_aggregation import SecureAggregation
 from coterie.protocol.signing import SigningKey
@@ -123,10 +125,15 @@ async def take_part(
         await control.close()
 
 
-def test_it_trains_in_the_open_and_goes_on_after_a_restart(tmp_path: Path) -> None:
-    """With dropout, so that random inputs are drawn; alone, so that a committed round is its update."""
+@pytest.mark.parametrize("variants", [(), ("web", "npu")], ids=["plain", "variants"])
+def test_it_trains_in_the_open_and_goes_on_after_a_restart(tmp_path: Path, variants: tuple[ProviderClass, ...]) -> None:
+    """With dropout, so that random inputs are drawn; alone, so that a committed round is its update. It knows nothing
+    of variants, and passes by those of a plan.
+    """
     model = Sequential(Linear(4, 8), ReLU(), Dropout(0.2), Linear(8, 3))
-    wanted = experiment(model=model, rounds=RoundPolicy(rounds=3, cohort=1, evaluate_every=0))
+    policy = RoundPolicy(rounds=3, cohort=1, evaluate_every=0)
+    wanted = experiment(model=model, rounds=policy, variants=variants)
+    assert len(compile_plan(wanted).plan.manifest.stage("train").variants) == len(variants)
 
     async def work() -> None:
         with coordinator_process(tmp_path) as place:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from coterie.aggregation.evaluate import metric_sums
 from coterie.aggregation.plan.bundle import Plan
 from coterie.aggregation.plan.manifest import Manifest
-from coterie.aggregation.plan.stage import Stage, TaskName
+from coterie.aggregation.plan.stage import Stage, StageFile, TaskName
 from coterie.aggregation.walk import Supply, filled, run
 from coterie.client_sdk.device.trainers.base import LocalResult, LocalWork
 from coterie.client_sdk.device.trainers.private_feeds import private_feeds
@@ -37,7 +37,7 @@ from coterie.protocol.arrays import ArrayDict
 from coterie.protocol.metrics import MetricSums
 
 if TYPE_CHECKING:
-    from coterie.client_sdk.device.providers import DeviceProviders, Seat
+    from coterie.client_sdk.device.seats import Seat, Seats
 
 KEPT_GRAPHS = 16
 
@@ -72,16 +72,17 @@ class StartedTraining:
 
         feeds: what ``step_feeds`` gives.
         """
-        stage, values = self.stage, self.filled()
+        stage, values, graphs = self.stage, self.filled(), self.work.plan.graphs
         carried = frozenset(stage.carry.values())
         return StepCase(
-            data=self.work.plan.graphs[stage.name],
+            data=graphs[stage.name],
             carry=stage.carry,
             constants={name: value for name, value in values.items() if name not in carried},
             state={name: value for name, value in values.items() if name in carried},
             feeds=feeds,
             frozen=frozenset(t.name for t in stage.from_source("frozen")),
             batch=frozenset(t.name for t in stage.from_source("batch")),
+            variants={file.kind: graphs[file.name] for file in stage.files if file.kind and file.name in graphs},
         )
 
 
@@ -103,7 +104,7 @@ class PlanTrainer:
     May be used from several threads; each training then has a loop of its own.
     """
 
-    def __init__(self, *, providers: "DeviceProviders | None" = None) -> None:
+    def __init__(self, *, providers: "Seats | None" = None) -> None:
         self._providers = providers
         self._lock = Lock()
         self._executables: dict[ExecutableKey, Executable] = {}
@@ -115,14 +116,14 @@ class PlanTrainer:
         Raises PlanRefused (``plan_stage_absent``) for an external plan, GraphRefused.
         """
         for stage in plan.manifest.stages_of(task) or (plan.manifest.stage(task),):
-            self._executable(plan, stage, threads)
+            self._executable(plan, stage.files[0], threads)
 
     def train(self, work: LocalWork) -> LocalResult:
         """The stages of a training. The weight is the number of rows, at most the task's cap.
 
         Guarantees: a function of the work, bit for bit, for a given number of threads and ONNX Runtime version; of a
         plan with example-level privacy, whose weight is 1, of the entropy's bytes too. Of another provider than the
-        CPU, up to that provider's rounding.
+        CPU, or of a plan's variant, up to that one's rounding.
         """
         begun, batches = self.begin(work), step_feeds(work)
         first = list(islice(batches, 1))
@@ -205,7 +206,7 @@ class PlanTrainer:
         for stage in stages:
 
             def run_on(provider: Provider, stage: Stage = stage, before: Supply = supply) -> Supply:
-                executable = self._executable(plan, stage, threads, provider)
+                executable = self._executable(plan, stage.files[0], threads, provider)
                 return run(stage, executable, before, work.rows, on_batch=on_batch)
 
             supply = self._run_pass(plan, run_on) if stage.over == "pass" else run_on(ON_CPU)
@@ -234,10 +235,10 @@ class PlanTrainer:
         if self._providers is not None:
             self._providers.failed(fallback)
 
-    def _executable(self, plan: Plan, stage: Stage, threads: int, provider: Provider = ON_CPU) -> Executable:
-        key = (stage.sha256, threads, provider.name)
+    def _executable(self, plan: Plan, file: StageFile, threads: int, provider: Provider = ON_CPU) -> Executable:
+        key = (file.sha256, threads, provider.name)
         with self._lock:
-            found = self._executables.pop(key, None) or self._load(plan.graphs[stage.name], provider, threads)
+            found = self._executables.pop(key, None) or self._load(plan.graphs[file.name], provider, threads)
             self._executables[key] = found
             while len(self._executables) > KEPT_GRAPHS:
                 del self._executables[next(iter(self._executables))]
@@ -261,16 +262,17 @@ class PlanTrainer:
             return None
 
     def _whole_loop(
-        self, begun: StartedTraining, case: StepCase, provider: Provider, threads: int
+        self, begun: StartedTraining, case: StepCase, file: StageFile, provider: Provider, threads: int
     ) -> SteadyLoop | GroupedLoop:
         """A loop over the whole step: in groups, where the plan says so and the provider runs loops."""
-        plan, stage = begun.work.plan, begun.stage
-        executable = self._executable(plan, stage, threads, provider)
+        plan = begun.work.plan
+        executable = self._executable(plan, file, threads, provider)
         steps = plan.manifest.training.steps_per_call
         if steps is None or not runs_loops(executable.provider):
             return case.whole(executable, told=self._fell_back)
         try:
-            return case.grouped(executable, steps, provider, told=self._fell_back)
+            whole = replace(case, data=plan.graphs[file.name])
+            return whole.grouped(executable, steps, provider, told=self._fell_back)
         except GraphRefused as error:
             self._refused(provider, error)
             return case.whole(executable, told=self._fell_back)
@@ -283,17 +285,18 @@ class PlanTrainer:
     def _loop(self, begun: StartedTraining, seat: "Seat | None", threads: int) -> Generator[AnyLoop]:
         """A step loop with this state and these constants, of which nobody else has hold."""
         plan, stage, case = begun.work.plan, begun.stage, begun.step({})
-        provider, trunk = (ON_CPU, False) if seat is None else (seat.provider, seat.trunk)
+        provider, trunk, kind = (ON_CPU, False, None) if seat is None else (seat.provider, seat.trunk, seat.variant)
+        file = next(each for each in stage.files if each.kind == kind)
         # A trunk holds the plan's frozen tensors.
-        kind = plan.id if trunk else plan.manifest.training.steps_per_call or ""
-        key = (stage.sha256, threads, f"{provider.name} {kind}")
+        group = plan.id if trunk else plan.manifest.training.steps_per_call or ""
+        key = (file.sha256, threads, f"{provider.name} {group}")
         with self._lock:
             spare = self._loops.setdefault(key, [])
             loop = spare.pop() if spare else None
         if loop is None and trunk:
             loop = self._hybrid_loop(case, provider, threads)
         if loop is None:
-            loop = self._whole_loop(begun, case, ON_CPU if trunk else provider, threads)
+            loop = self._whole_loop(begun, case, file, ON_CPU if trunk else provider, threads)
         else:
             loop.load(case.state, constants=case.constants)
         yield loop

@@ -10,6 +10,7 @@ from typing import Any, cast
 import numpy as np
 
 from coterie.compute.ir import NDArray
+from coterie.compute.onnx.providers import ProviderClass
 from coterie.compute.runtime.devices import Provider, Runner
 from coterie.compute.runtime.executable import Executable
 from coterie.compute.runtime.session import Session
@@ -19,10 +20,22 @@ from coterie.compute.runtime.tensors import TensorInfo
 Change = Callable[[Mapping[str, NDArray]], Mapping[str, NDArray]]
 
 
-def made(name: str, change: Change = lambda results: results, *, driver: str = "1", sleep: float = 0.0) -> Provider:
-    """A provider that computes on the CPU and then changes the results."""
+def made(
+    name: str,
+    change: Change = lambda results: results,
+    *,
+    driver: str = "1",
+    sleep: float = 0.0,
+    kind: ProviderClass | None = None,
+    loaded: Callable[[bytes], object] = lambda data: None,
+) -> Provider:
+    """A provider that computes on the CPU and then changes the results.
+
+    loaded: told the bytes of every graph that it loads; what it raises refuses the graph.
+    """
 
     def load(data: bytes) -> Runner:
+        loaded(data)
         run = Executable(data).run
 
         def changed(feeds: Mapping[str, NDArray]) -> Mapping[str, NDArray]:
@@ -31,7 +44,7 @@ def made(name: str, change: Change = lambda results: results, *, driver: str = "
 
         return changed
 
-    return Provider(name, "1.0", load, driver)
+    return Provider(name, "1.0", load, driver, kind)
 
 
 def failing(name: str, at: int) -> Provider:
