@@ -1,0 +1,35 @@
+"""Where the numbers of a tensor are while several processes work on one step."""
+
+from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias
+
+from coterie.errors import InputError
+
+Kind: TypeAlias = Literal["whole", "rows", "part", "flat"]
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """``whole``: every process has all of it, with the same numbers. ``rows``: each has a part along the axis, on which
+    the batch lies. ``part``: each has a tensor of the full shape, and their sum is the tensor. ``flat``: each has a part
+    of its numbers as they lie in memory.
+    """
+
+    kind: Kind
+    axis: int = 0
+
+
+WHOLE: Final = Placement("whole")
+PART: Final = Placement("part")
+FLAT: Final = Placement("flat")
+
+
+def rows(axis: int) -> Placement:
+    """Cut along an axis."""
+    return Placement("rows", axis)
+
+
+class Unspreadable(InputError):
+    """A step, or one node of it, that processes cannot share out by rows."""
+
+    code = "not_spreadable"
