@@ -11,8 +11,8 @@ Kind: TypeAlias = Literal["whole", "rows", "part", "flat"]
 @dataclass(frozen=True, slots=True)
 class Placement:
     """``whole``: every process has all of it, with the same numbers. ``rows``: each has a part along the axis, on which
-    the batch lies. ``part``: each has a tensor of the full shape, and their sum is the tensor. ``flat``: each has a part
-    of its numbers as they lie in memory.
+    the batch lies. ``part``: each has a tensor of the full shape, and their sum is the tensor. ``flat``: each has a
+    stretch of its numbers as they lie in memory.
     """
 
     kind: Kind

@@ -31,7 +31,7 @@ Rule: TypeAlias = Callable[[StepNode, Sequence[Placement]], Work]
 
 
 def work_of(node: StepNode, places: Sequence[Placement]) -> Work:
-    """What a node does where some of its inputs are cut by rows. Raises Unspreadable where it needs all rows at once."""
+    """What a node does where some of its inputs are cut by rows. Raises Unspreadable where it needs all rows."""
     rule = RULES.get(node.operator)
     if rule is None or node.nested:
         raise Unspreadable(f"{node} cannot be shared out by rows.")

@@ -51,9 +51,7 @@ class _Writer:
 
     def _write(self, node: StepNode) -> None:
         work = self._step.placed.work[node.index]
-        names = [
-            self._operand(name, need) if name else "" for name, need in zip(node.inputs, work.needs, strict=True)
-        ]
+        names = [self._operand(name, need) if name else "" for name, need in zip(node.inputs, work.needs, strict=True)]
         if work.added is not None and node.has(work.added) and self._rank:
             names[work.added] = self._zeros(node, work.added) if node.operator == "ScatterElements" else ""
         flat = FLAT in work.needs

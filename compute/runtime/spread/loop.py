@@ -100,6 +100,11 @@ class SpreadLoop:
         """The ids of the other processes."""
         return self._team.processes
 
+    @property
+    def closed(self) -> bool:
+        """Whether the other processes have been ended."""
+        return self._team.closed
+
     def load(self, state: Mapping[str, NDArray], *, constants: Mapping[str, NDArray] | None = None) -> None:
         """Start again from ``state``; see ``StepLoop.load``."""
         self._write(self._states[self._team.turn], state, where="step loop state")
@@ -175,12 +180,10 @@ class _Layout:
         """Of each process."""
         return [
             Program(
-                tuple(
-                    Stage(stage.data, (self._turn(stage, 0), self._turn(stage, 1))) for stage in self._spread.graphs[rank]
-                ),
+                tuple(Stage(stage.data, (self._turn(stage, 0), self._turn(stage, 1))) for stage in graphs),
                 self._spread.threads,
             )
-            for rank in range(self._spread.processes)
+            for graphs in self._spread.graphs
         ]
 
     def _turn(self, stage: StageGraph, turn: int) -> Turn:
@@ -226,4 +229,3 @@ def _lying(spread: SpreadStep, carry: Mapping[str, str]) -> set[str]:
 
 def _twice(names: Sequence[str]) -> set[str]:
     return {name for name in names if names.count(name) > 1}
-

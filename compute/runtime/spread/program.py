@@ -92,4 +92,3 @@ def _bound(executable: Executable, turn: Turn, memory: SharedMemory) -> Binding:
     for name, view in turn.outputs.items():
         binding.bind_ortvalue_output(name, ortvalue_over(memory.array(view)))
     return binding
-

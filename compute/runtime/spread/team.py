@@ -39,6 +39,7 @@ class Team:
 
     def __init__(self, programs: Sequence[Program], memory: SharedMemory) -> None:
         self._turn = 0
+        self.closed = False
         self._members: list[_Member] = []
         try:
             for program in programs[1:]:
@@ -84,6 +85,7 @@ class Team:
 
     def close(self) -> None:
         """End the other processes; they hold nothing that is not here."""
+        self.closed = True
         for member in self._members:
             member.channel.close()
         for member in self._members:
