@@ -69,9 +69,10 @@ def assert_same_steps(plan: CompiledPlan, batches: list[Any], processes: int) ->
     return shared
 
 
+@pytest.mark.capability("B8")
 @pytest.mark.parametrize("processes", [2, 4])
 @pytest.mark.parametrize("case", SHARED, ids="-".join)
-def test_parts_of_the_rows_make_the_step_of_all(case: tuple[str, str, str], processes: int, make_batch: Any) -> None:
+def test_b8_parts_of_the_rows_make_the_step_of_all(case: tuple[str, str, str], processes: int, make_batch: Any) -> None:
     """The last rows weigh nothing, so that one process of four has nothing but padding."""
     plan = compiled(*case)
     batches = [batch_of(make_batch, case[0], seed=seed, real=ROWS - 2) for seed in range(STEPS)]

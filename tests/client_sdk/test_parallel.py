@@ -77,8 +77,9 @@ def assert_same(found: LocalResult, right: LocalResult) -> None:
             np.testing.assert_allclose(group[name], value, rtol=1e-5, atol=1e-5, err_msg=name)
 
 
+@pytest.mark.capability("B8")
 @pytest.mark.parametrize("name", EXPERIMENTS)
-def test_two_processes_make_the_update_of_one(name: str) -> None:
+def test_b8_two_processes_make_the_update_of_one(name: str) -> None:
     compiled = compile_plan(EXPERIMENTS[name]())
     shared = DeviceParallel(Parallel(2))
     found = PlanTrainer(parallel=shared).train(work_on(compiled))
@@ -181,7 +182,7 @@ def test_a_device_trains_with_two_processes_over_http(tmp_path: Path) -> None:
     async def work(place: Lab) -> None:
         policy = RoundPolicy(rounds=3, cohort=1, evaluate_every=0)
         view = await place.submit(experiment("shared", rounds=policy, epochs=2, algorithm=FedProx(0.1)))
-        for rounds in (2, 1):  # the second is begun anew from the folder
+        for rounds in (1, 2):  # the second is begun anew from the folder
             wish = DevicePolicy(parallel="data(2)")
             agent = await place.agent("shared", policy=wish, on_event=hear(heard))
             summary = await agent.run(rounds=rounds)

@@ -77,8 +77,9 @@ OPTIMIZERS: dict[str, Callable[[], Optimizer]] = {
 }
 
 
+@pytest.mark.capability("B8")
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_two_processes_train_as_one(optimizer: str) -> None:
+def test_b8_two_processes_train_as_one(optimizer: str) -> None:
     """Dropout, a last batch with padding, weights of rows, layers wide enough to be moved by stretches, and a second
     call that goes on from the first.
     """
