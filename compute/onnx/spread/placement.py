@@ -13,10 +13,18 @@ class Placement:
     """``whole``: every process has all of it, with the same numbers. ``rows``: each has a part along the axis, on which
     the batch lies. ``part``: each has a tensor of the full shape, and their sum is the tensor. ``flat``: each has a
     stretch of its numbers as they lie in memory.
+
+    blocks: how often all the rows lie one after the other on the axis, as they do once for each time in a recurrent
+    layer; each block is cut.
     """
 
     kind: Kind
     axis: int = 0
+    blocks: int = 1
+
+    def at(self, axis: int) -> "Placement":
+        """Cut in the same way along another axis."""
+        return Placement(self.kind, axis, self.blocks)
 
 
 WHOLE: Final = Placement("whole")
@@ -24,9 +32,9 @@ PART: Final = Placement("part")
 FLAT: Final = Placement("flat")
 
 
-def rows(axis: int) -> Placement:
+def rows(axis: int, blocks: int = 1) -> Placement:
     """Cut along an axis."""
-    return Placement("rows", axis)
+    return Placement("rows", axis, blocks)
 
 
 class Unspreadable(InputError):

@@ -89,6 +89,8 @@ class _Attempt:
         if PART in places:
             if self._stays_a_part(node, places):
                 return Work(tuple(PART if place == PART else WHOLE for place in places), PART)
+            if (more := self._more_of_a_part(node, places)) is not None:
+                return more
             places = [self._added_up(name, place) for name, place in zip(node.inputs, places, strict=True)]
         if FLAT in places:
             flat = self._flat_work(node, places)
@@ -103,6 +105,15 @@ class _Attempt:
             if flat is not None:
                 return flat
         return Work(tuple(places), WHOLE)
+
+    def _more_of_a_part(self, node: StepNode, places: Sequence[Placement]) -> Work | None:
+        """A product over rows that is added to a part of a sum, as recurrent layers add up gradients; else None."""
+        if node.operator != "Gemm" or [place == PART for place in places] != [False, False, True]:
+            return None
+        if FLAT in places or all(place == WHOLE for place in places[:2]):
+            return None
+        work = work_of(node, (*places[:2], WHOLE))
+        return Work((*work.needs[:2], PART), PART) if work.gives == PART else None
 
     def _added_up(self, name: str, place: Placement) -> Placement:
         if place != PART:
@@ -146,7 +157,7 @@ class _Attempt:
         found, lengths = self._found, list[int]()
         for name, place in (*zip(node.inputs, work.needs, strict=True), (node.outputs[0], work.gives)):
             if place.kind == "rows":
-                lengths.append(self._graph.shapes[name][place.axis])
+                lengths.append(self._graph.shapes[name][place.axis] // place.blocks)
         if work.grouped:
             lengths.append(int(node.attribute("group", 1)))
         for length in lengths:

@@ -35,7 +35,7 @@ class Bound:
 
 @dataclass(frozen=True)
 class StageGraph:
-    """What one process runs between two meetings."""
+    """What one process runs between two meetings. data: b"" where it has nothing to make."""
 
     data: bytes
     inputs: tuple[Bound, ...]
@@ -76,8 +76,8 @@ class Shares:
     def shape(self, shape: Shape, place: Placement, rank: int) -> Shape:
         """The shape of what a process has."""
         if place.kind == "rows":
-            begin, end = self.cut(shape[place.axis], rank)
-            return (*shape[: place.axis], end - begin, *shape[place.axis + 1 :])
+            begin, end = self.cut(shape[place.axis] // place.blocks, rank)
+            return (*shape[: place.axis], place.blocks * (end - begin), *shape[place.axis + 1 :])
         if place.kind == "flat":
             begin, end = self.stretch(prod(shape), rank)
             return (end - begin,)

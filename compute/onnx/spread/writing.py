@@ -7,7 +7,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from coterie.compute.ir import NDArray
-from coterie.compute.onnx.spread.placement import FLAT, PART, WHOLE, Placement, Unspreadable
+from coterie.compute.onnx.spread.placement import FLAT, PART, WHOLE, Placement, rows
 from coterie.compute.onnx.spread.reading import Shape, StepNode
 from coterie.compute.onnx.spread.stages import Bound, Staged, StageGraph
 
@@ -38,6 +38,8 @@ class _Writer:
             for name in self._graph.outputs:
                 if self._places[name] == PART:
                     self._store_sum(name)
+        if not self._outputs:
+            return StageGraph(b"", (), ())
         values = [self._value(bound) for bound in self._inputs.values()]
         results = [self._value(bound) for bound in self._outputs.values()]
         graph = helper.make_graph(self._nodes, f"stage{self._stage}", values, results, list(self._constants.values()))
@@ -77,8 +79,8 @@ class _Writer:
         if work.gives.kind == "rows" and (place := _SAYS_SHAPE.get(node.operator)) is not None:
             shape = self._shares.shape(node.out_shape, work.gives, self._rank)
             names[place] = self._constant(np.array(shape, np.int64))
-        if work.gives.kind == "rows" and node.operator == "Resize" and node.has(3):
-            raise Unspreadable(f"{node} says the size of its result, which is not shared out.")
+        if work.needs and work.needs[0].kind == "rows" and node.operator in ("Slice", "Pad"):
+            self._say_blocks(node, names, work.needs[0])
         while names and not names[-1]:
             names.pop()
         proto = onnx.NodeProto()
@@ -91,6 +93,27 @@ class _Writer:
                     begin, end = self._shares.cut(attribute.i, self._rank)
                     attribute.i = end - begin
         self._nodes.append(proto)
+
+    def _say_blocks(self, node: StepNode, names: list[str], cut: Placement) -> None:
+        """Say how many rows of this process's blocks are left out, or are put before and behind them."""
+        rank, length = len(node.out_shape), node.shape(0)[cut.axis]
+        block = length // cut.blocks
+        begin, end = self._shares.cut(block, self._rank)
+        if node.operator == "Pad":
+            pads, places = node.numbers(1), (cut.axis, cut.axis + rank)
+            for place in places:
+                pads[place] = pads[place] // block * (end - begin)
+            names[1] = self._constant(np.array(pads, np.int64))
+            return
+        starts, ends = node.numbers(1), node.numbers(2)
+        named = [number % rank for number in node.numbers(3)] or list(range(len(starts)))
+        if cut.axis not in named:
+            return
+        place = named.index(cut.axis)
+        first = starts[place] % length // block
+        starts[place] = first * (end - begin)
+        ends[place] = (first + node.out_shape[cut.axis] // block) * (end - begin)
+        names[1], names[2] = (self._constant(np.array(numbers, np.int64)) for numbers in (starts, ends))
 
     def _write_flat_sum(self, node: StepNode, operand: str) -> None:
         """The sum of a stretch."""
@@ -149,7 +172,7 @@ class _Writer:
     def _cut_out(self, name: str, need: Placement) -> str:
         """This process's part of a tensor that it has all of: read from where it lies, or cut by nodes."""
         shape, held = self._graph.shapes[name], self._shares.shape(self._graph.shapes[name], need, self._rank)
-        if not self._here(name) and (need == FLAT or need.axis == 0):
+        if not self._here(name) and need in (FLAT, rows(0)):
             home = self._home(name)
             begin = self._begin(name, need)
             cut = f"{name}/{need.kind}"
@@ -159,8 +182,7 @@ class _Writer:
         if need == FLAT:
             begin, end = self._shares.stretch(self._graph.size(name), self._rank)
             return self._slice(self._reshaped(whole, (-1,)), 0, begin, end, f"{name}/flat")
-        begin, end = self._shares.cut(shape[need.axis], self._rank)
-        return self._slice(whole, need.axis, begin, end, f"{name}/rows{need.axis}")
+        return self._taken(whole, shape, need)
 
     def _begin(self, name: str, need: Placement) -> int:
         """The first number of this process's part."""
@@ -173,8 +195,7 @@ class _Writer:
         """The sum of what all processes have made of a tensor."""
         shape, dtype = self._graph.shapes[name], self._graph.dtype(name).name
         if need.kind == "rows":
-            begin, end = self._shares.cut(shape[need.axis], self._rank)
-            return self._slice(self._operand(name, WHOLE), need.axis, begin, end, f"{name}/sum{need.axis}")
+            return self._taken(self._operand(name, WHOLE), shape, need)
         start = self._shares.stretch(self._graph.size(name), self._rank)[0] if need == FLAT else 0
         held = self._shares.shape(shape, need, self._rank)
         total = ""
@@ -188,8 +209,21 @@ class _Writer:
         if need == FLAT:
             begin, end = self._shares.stretch(value.size, self._rank)
             return value.reshape(-1)[begin:end]
-        begin, end = self._shares.cut(value.shape[need.axis], self._rank)
-        return np.ascontiguousarray(np.moveaxis(np.moveaxis(value, need.axis, 0)[begin:end], 0, need.axis))
+        blocked = value.reshape(_blocked(value.shape, need))
+        begin, end = self._shares.cut(blocked.shape[need.axis + 1], self._rank)
+        found = np.take(blocked, range(begin, end), need.axis + 1)
+        return found.reshape(self._shares.shape(value.shape, need, self._rank))
+
+    def _taken(self, operand: str, shape: Shape, need: Placement) -> str:
+        """This process's rows of a whole tensor, cut by nodes."""
+        name = f"{operand}/rows{need.axis}in{need.blocks}"
+        if need.blocks == 1:
+            begin, end = self._shares.cut(shape[need.axis], self._rank)
+            return self._slice(operand, need.axis, begin, end, name)
+        blocked = _blocked(shape, need)
+        begin, end = self._shares.cut(blocked[need.axis + 1], self._rank)
+        found = self._slice(self._reshaped(operand, blocked), need.axis + 1, begin, end, name)
+        return self._reshaped(found, self._shares.shape(shape, need, self._rank))
 
     def _slice(self, operand: str, axis: int, begin: int, end: int, name: str) -> str:
         ends = [self._constant(np.array([number], np.int64)) for number in (begin, end, axis)]
@@ -213,3 +247,8 @@ class _Writer:
     def _add(self, operator: str, inputs: list[str], output: str) -> str:
         self._nodes.append(helper.make_node(operator, inputs, [output]))
         return output
+
+
+def _blocked(shape: Shape, cut: Placement) -> Shape:
+    """A shape whose cut axis is one of blocks and one of the rows in a block."""
+    return (*shape[: cut.axis], cut.blocks, shape[cut.axis] // cut.blocks, *shape[cut.axis + 1 :])

@@ -212,6 +212,8 @@ def _lying(spread: SpreadStep, carry: Mapping[str, str]) -> set[str]:
     found: set[str] | None = None
     for graphs in spread.graphs:
         last = graphs[-1]
+        if not last.data:
+            return set()
         own = {bound.name: bound.tensor for bound in last.outputs if bound.home == "output" and bound.tensor in carry}
         read = {bound.tensor: bound.name for bound in last.inputs if bound.home == "input"}
         doubled = _twice([bound.tensor for bound in last.inputs])

@@ -22,7 +22,7 @@ class Turn:
 
 @dataclass(frozen=True)
 class Stage:
-    """data: the graph. turns: of the steps with an even and an odd number."""
+    """data: the graph; b"" where there is nothing to run. turns: of the steps with an even and an odd number."""
 
     data: bytes
     turns: tuple[Turn, Turn]
@@ -70,8 +70,11 @@ class Stages:
     """A program that is loaded. Raises GraphRefused where ONNX Runtime does not take a graph."""
 
     def __init__(self, program: Program, memory: SharedMemory) -> None:
-        self._runs: list[tuple[Executable, tuple[Binding, Binding]]] = []
+        self._runs: list[tuple[Executable, tuple[Binding, Binding]] | None] = []
         for stage in program.stages:
+            if not stage.data:
+                self._runs.append(None)
+                continue
             executable = Executable(stage.data, threads=program.threads)
             first, second = (_bound(executable, turn, memory) for turn in stage.turns)
             self._runs.append((executable, (first, second)))
@@ -81,8 +84,10 @@ class Stages:
 
     def run(self, stage: int, turn: int) -> None:
         """Run one stage."""
-        executable, bindings = self._runs[stage]
-        executable.session.run_with_iobinding(bindings[turn])
+        loaded = self._runs[stage]
+        if loaded is not None:
+            executable, bindings = loaded
+            executable.session.run_with_iobinding(bindings[turn])
 
 
 def _bound(executable: Executable, turn: Turn, memory: SharedMemory) -> Binding:

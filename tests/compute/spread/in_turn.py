@@ -19,7 +19,9 @@ class InTurn:
 
     def __init__(self, data: bytes, *, batch: Collection[str], processes: int) -> None:
         self.cut = SpreadStep.cut(data, batch=batch, processes=processes, threads=1)
-        self._loaded = [[Executable(stage.data) for stage in graphs] for graphs in self.cut.graphs]
+        self._loaded = [
+            [Executable(stage.data) if stage.data else None for stage in graphs] for graphs in self.cut.graphs
+        ]
 
     def run(self, feeds: Arrays) -> dict[str, NDArray[Any]]:
         """The step's results. What nobody writes is NaN, or the largest number of its kind."""
@@ -34,7 +36,8 @@ class InTurn:
 
         for stage in range(self.cut.step.count):
             for rank, graphs in enumerate(self.cut.graphs):
-                made = self._loaded[rank][stage].run({bound.name: read(bound) for bound in graphs[stage].inputs})
+                loaded = self._loaded[rank][stage]
+                made = {} if loaded is None else loaded.run({bound.name: read(bound) for bound in graphs[stage].inputs})
                 for bound in graphs[stage].outputs:
                     value = made[bound.name].reshape(-1)
                     if bound.home == "own":
