@@ -33,7 +33,8 @@ SCHEMA = DataSchema((Feature(name="x", shape=(4,)),), Label(name="y", low=0, hig
 def feeds_of(plan: CompiledPlan, batch: Any, step: int, *, active: float = 1.0) -> Arrays:
     """What a step is fed in the middle of a training: every state and constant is something."""
     random = np.random.default_rng(step)
-    manifest, found = plan.plan.manifest, {}
+    manifest = plan.plan.manifest
+    found: Arrays = {}
     for tensor in manifest.stage("train").inputs:
         match tensor.source:
             case "batch":

@@ -58,7 +58,7 @@ class Bytes:
 
 
 def work_on(compiled: CompiledPlan, **options: Any) -> LocalWork:
-    given = TrainOptions(**{"entropy": Bytes(), **options})
+    given = TrainOptions(entropy=Bytes(), **options)
     return LocalWork(
         plan=compiled.plan,
         task=TASK,

@@ -170,11 +170,13 @@ def _reduced(node: StepNode, places: Sequence[Placement]) -> Work:
 
 def _joined(node: StepNode, places: Sequence[Placement]) -> Work:
     """Beside each other, or blocks of rows after one another."""
-    cuts, along = _cuts(places), node.attribute("axis", 0) % len(node.out_shape)
+    cuts = _cuts(places)
+    along = int(node.attribute("axis", 0)) % len(node.out_shape)
     if {cut.axis for cut in cuts.values()} == {along}:
         sizes = [node.shape(place)[along] for place in range(len(places))]
-        block, *others = {sizes[place] // cut.blocks for place, cut in cuts.items()}
-        if others or any(size % block for size in sizes):
+        blocks = {sizes[place] // cut.blocks for place, cut in cuts.items()}
+        block = blocks.pop()
+        if blocks or any(size % block for size in sizes):
             raise _mixes(node)
         return Work(tuple(rows(along, size // block) for size in sizes), rows(along, sum(sizes) // block))
     cut = _alike(node, cuts.values())

@@ -247,6 +247,7 @@ def test_auto_shares_where_it_was_measured_to_pay(
 
 
 def test_what_does_not_go_together_is_refused() -> None:
-    for other in ({"sink_size": 4}, {"provider": "Other"}):
+    others: tuple[dict[str, Any], ...] = ({"sink_size": 4}, {"provider": "Other"})
+    for other in others:
         with pytest.raises(InputError, match="processes share steps on the CPU, one step a call"):
             trainer(**other)

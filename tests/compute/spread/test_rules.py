@@ -106,7 +106,7 @@ SHARED: dict[str, Case] = {
     "columns beside each other": Case("Concat", ((B, numbers(ROWS, 3)), (W, numbers(ROWS, 2))), {"axis": 1}),
     "blocks of rows": Case("Concat", ((B, numbers(ROWS, 3)), (W, numbers(2 * ROWS, 3))), {"axis": 0}),
     "more of each row": Case("Expand", ((B, numbers(ROWS, 1)), (C, whole(2, ROWS, 3)))),
-    "more columns": Case("Pad", ((B, numbers(ROWS, 3)), (C, whole(0, 1, 0, 2)), (C, np.float32(7)))),
+    "more columns": Case("Pad", ((B, numbers(ROWS, 3)), (C, whole(0, 1, 0, 2)), (C, np.array(7, np.float32)))),
     "blocks before and behind": Case("Pad", ((B, numbers(ROWS, 3)), (C, whole(ROWS, 0, 2 * ROWS, 0)))),
     "columns": Case("Slice", ((B, numbers(ROWS, 5)), (C, whole(-4)), (C, whole(9)), (C, whole(1)), (C, whole(2)))),
     "two axes made one": Case("Reshape", ((B, numbers(ROWS, 2, 3)), (C, whole(-1, 3)))),
