@@ -9,12 +9,12 @@ from dataclasses import dataclass
 
 from coterie.compute.runtime.executable import failed
 from coterie.compute.runtime.session import CPU
+from coterie.compute.runtime.spread import worker
 from coterie.compute.runtime.spread.channel import FAILED, GO, Channel, Gone
 from coterie.compute.runtime.spread.memory import SharedMemory
 from coterie.compute.runtime.spread.program import Program, Stages
 from coterie.errors import CoterieError, InputError
 
-_WORKER = "coterie.compute.runtime.spread.worker"
 _PATIENCE_S = 5.0
 
 
@@ -117,7 +117,7 @@ class Team:
 
 def _started(memory: SharedMemory) -> _Member:
     here, there = socket.socketpair()
-    command = [sys.executable, "-P", "-m", _WORKER, str(there.fileno()), str(memory.descriptor), str(memory.size)]
+    command = [sys.executable, "-P", "-m", worker.__name__, str(there.fileno()), str(memory.descriptor), str(memory.size)]
     try:
         process = subprocess.Popen(
             command,
