@@ -117,7 +117,15 @@ class Team:
 
 def _started(memory: SharedMemory) -> _Member:
     here, there = socket.socketpair()
-    command = [sys.executable, "-P", "-m", worker.__name__, str(there.fileno()), str(memory.descriptor), str(memory.size)]
+    command = [
+        sys.executable,
+        "-P",
+        "-m",
+        worker.__name__,
+        str(there.fileno()),
+        str(memory.descriptor),
+        str(memory.size),
+    ]
     try:
         process = subprocess.Popen(
             command,
