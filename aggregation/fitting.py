@@ -12,8 +12,8 @@ from coterie.aggregation.reducers.fit import check_reducer
 from coterie.aggregation.selection import selector_of
 from coterie.aggregation.terms import Terms
 from coterie.aggregation.whole_metrics import WHOLE_METRICS
+from coterie.calls import name_of
 from coterie.privacy.dp.participation import check_policy
-from coterie.protocol.calls import name_of
 from coterie.protocol.codecs.table import unfit
 from coterie.protocol.metrics import EXAMPLES
 from coterie.protocol.privacy import ExampleLevel, LocalLevel, UserLevel

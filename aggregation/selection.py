@@ -17,7 +17,7 @@ from types import MappingProxyType
 import numpy as np
 
 from coterie import errors
-from coterie.protocol.calls import Parameter, read_call
+from coterie.calls import Parameter, read_call
 from coterie.protocol.canonical import sha256_hex
 
 

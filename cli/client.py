@@ -66,6 +66,10 @@ def client(
         str | None,
         typer.Option(help="Where to train: cpu (default), auto (the fastest that passes the checks), or a provider."),
     ] = None,
+    parallel: Annotated[
+        str | None,
+        typer.Option(help="Processes that share a training: data(1) (default), data(2), or auto (if quicker)."),
+    ] = None,
     trainer: Annotated[
         str | None, typer.Option(help="module:object of your own trainer, for a plan that leaves training to you.")
     ] = None,
@@ -99,7 +103,9 @@ def client(
     output = Output(json)
     if save is not None and not dry_run:
         raise InputError("--save needs --dry-run.", hint="Add --dry-run, or leave out --save.", code="usage")
-    floor = policy_of(policy, threads=threads, memory_mb=memory_mb, reveal_data=reveal_data, provider=provider)
+    floor = policy_of(
+        policy, threads=threads, memory_mb=memory_mb, reveal_data=reveal_data, provider=provider, parallel=parallel
+    )
     own: Trainer | None = _own_trainer(trainer) if trainer else None
     device = Device(
         url,
@@ -200,6 +206,12 @@ def tell(output: Output, event: Mapping[str, Any]) -> None:
             output.say(
                 f"  {facts['provider']} is {facts['state']}" + (f": {facts['reason']}" if "reason" in facts else "")
             )
+        case "parallel" if facts["state"] == "chosen":
+            times = ", ".join(f"{count}: {s * 1000:.2f} ms" for count, s in facts.get("seconds", {}).items())
+            took = f"; a step took {times}" if times else ""
+            output.say(f"  each step is made by {facts['processes']} process(es){took}")
+        case "parallel":
+            output.say(f"  one process makes the steps: {facts['reason']}")
         case "state_dropped":
             output.say("  begins without what the method kept: it was made in another history of versions")
         case "settled":
@@ -258,6 +270,7 @@ def policy_of(
     memory_mb: int | None = None,
     reveal_data: bool = False,
     provider: str | None = None,
+    parallel: str | None = None,
 ) -> "DevicePolicy":
     """The policy of the file and the options together.
 
@@ -271,6 +284,7 @@ def policy_of(
         "memory_bytes": ("--memory-mb", None if memory_mb is None else memory_mb * MEBIBYTE),
         "reveal_data": ("--reveal-data", reveal_data or None),
         "provider": ("--provider", provider),
+        "parallel": ("--parallel", parallel),
     }
     base = DevicePolicy() if file is None else read_policy(file)
     for name, (option, value) in options.items():

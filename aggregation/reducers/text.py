@@ -32,7 +32,7 @@ from coterie.aggregation.reducers.smea import MOST_ATTACKERS as MOST_OF_SMEA
 from coterie.aggregation.reducers.smea import smea
 from coterie.aggregation.reducers.steps import arc, bucketing, nnm, norm_bound, plain_mean
 from coterie.aggregation.reducers.sums import MEAN, SUM, bounded_mean
-from coterie.protocol.calls import Call, Parameter, name_of, read_call
+from coterie.calls import Call, Parameter, name_of, read_call
 
 LONGEST_TEXT = 200
 MOST_PARTS = 8

@@ -6,9 +6,9 @@ from typing import Final, Literal
 
 from coterie.aggregation.averaging import average
 from coterie.aggregation.plan.manifest import Manifest
+from coterie.calls import Parameter, name_of, read_call
 from coterie.client_sdk.control.client import ControlClient
 from coterie.errors import ConfigurationError, ExperimentError, NotFound
-from coterie.protocol.calls import Parameter, name_of, read_call
 from coterie.protocol.control import ModelView
 from coterie.protocol.files import make_folder, write_durably
 from coterie.protocol.tensors import decode_tensors, encode_tensors

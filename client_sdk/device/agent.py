@@ -63,7 +63,9 @@ class Agent:
         self._idleness = Idleness()
 
     async def close(self) -> None:
-        """Release the folder and the connections."""
+        """Release the folder and the connections, and end the processes that shared trainings."""
+        if self._runner is not None:
+            self._runner.close()
         self.store.close()
         await self._link.close()
 

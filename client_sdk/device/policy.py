@@ -11,6 +11,7 @@ from coterie.aggregation.plan.bundle import Plan
 from coterie.aggregation.plan.check import PlanLimits
 from coterie.aggregation.plan.stage import Stage
 from coterie.client_sdk.device.promise import check_promise
+from coterie.compute.runtime.spread.asked import ALONE, read_parallel
 from coterie.errors import ConfigurationError, PolicyRefused
 from coterie.privacy.secagg.endorsed import NO_ENDORSEMENT, EndorsementRule
 from coterie.privacy.secagg.parameters import LEAST_CLIENTS
@@ -71,10 +72,13 @@ class DevicePolicy:
     trusts: who may have to be trusted for it.
     provider: where training runs: "cpu", "auto" for whichever execution provider makes a step soonest, or the name of
         one; never one that has not computed every recipe and the plan's first step as the CPU does.
+    parallel: how many processes share the steps of a training on the CPU, each with ``threads`` of its own: "data(2)"
+        for two, "auto" for as many as the cores allow where a plan's own steps turn out quicker for it.
     source: the file that says all this, for refusals.
 
     memory_bytes: the most that a task's tensors may need, counted from the plan before anything runs: weights, both
-    sets of the step's state, gradients (one more set of weights), the base, the flat update and one batch. Activations
+    sets of the step's state, gradients (one more set of weights, and another two for each process that shares a
+    training), the base, the flat update and one batch. Activations
     and ONNX Runtime itself are not counted and nothing is enforced by the operating system: run the client under
     ``ulimit -v`` or a cgroup for a hard cap.
     """
@@ -100,6 +104,7 @@ class DevicePolicy:
     trusts: frozenset[str] = frozenset(ALL_TRUSTED)
     ledger: Path | None = None
     provider: str = "cpu"
+    parallel: str = ALONE
     source: PolicySource | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -114,6 +119,7 @@ class DevicePolicy:
         for name, value in numbers.items():
             if value is not None and value < 1:
                 raise ConfigurationError(f"{name} must be at least 1, got {value}.")
+        read_parallel(self.parallel, self.threads)
         if self.min_cohort is not None and self.min_cohort < 2:
             raise ConfigurationError(
                 f"min_cohort must be at least 2, got {self.min_cohort}: a sum of one client is not secret."
@@ -312,7 +318,7 @@ class DevicePolicy:
 
     def check_plan(self, plan: Plan) -> None:
         """Raise PolicyRefused when the plan's tensors need more memory than this device gives."""
-        need = memory_needed(plan)
+        need = memory_needed(plan, read_parallel(self.parallel, self.threads).processes)
         if self.memory_bytes is not None and need > self.memory_bytes:
             raise PolicyRefused(
                 f"Plan {plan.manifest.name!r} needs at least {need} bytes; this device allows {self.memory_bytes}.",
@@ -345,14 +351,19 @@ def unfit_modes(modes: frozenset[str], trusts: frozenset[str]) -> str | None:
     )
 
 
-def memory_needed(plan: Plan) -> int:
-    """Bytes of the tensors that a task of this plan holds at once, as `DevicePolicy.memory_bytes` counts them."""
+def memory_needed(plan: Plan, processes: int = 1) -> int:
+    """Bytes of the tensors that a task of this plan holds at once, as `DevicePolicy.memory_bytes` counts them.
+
+    processes: how many share its training.
+    """
     manifest = plan.manifest
     model = 4 * (manifest.layout.size + (manifest.frozen.layout.size if manifest.frozen else 0))
     if manifest.stepped is None:
         return 3 * model
     carried, fed, rest = _bytes(manifest.stepped)
-    need = 3 * model + 2 * carried + fed + rest
+    # A process that shares has gradients of its own, and leaves them where the others read them.
+    shared = 2 * (processes - 1) * 4 * manifest.layout.size
+    need = 3 * model + 2 * carried + fed + rest + shared
     steps = manifest.training.steps_per_call
     # A group of steps has a state of its own, and the feeds of all its steps: gathered, and as the runtime takes them.
     return need if steps is None else need + 2 * carried + 2 * steps * fed

@@ -27,6 +27,7 @@ from coterie.client_sdk.device.policy import (
     PolicySource,
     unfit_modes,
 )
+from coterie.compute.runtime.spread.asked import read_parallel
 from coterie.errors import ConfigurationError, nearest
 
 LARGEST_FILE: Final = 1 << 16
@@ -44,6 +45,16 @@ class PolicyLineRule:
 
     expected: str
     read: Callable[[object], object | None]
+
+
+def _parallel(value: object) -> object | None:
+    if not isinstance(value, str):
+        return None
+    try:
+        read_parallel(value, threads=1)
+    except ConfigurationError:
+        return None
+    return value
 
 
 def _boolean(value: object) -> object | None:
@@ -123,6 +134,10 @@ RULES: Final[Mapping[str, PolicyLineRule]] = {
     "provider": PolicyLineRule(
         'the name of an execution provider in quotes, as in "cpu", "openvino" or "auto"',
         lambda value: value if isinstance(value, str) and _PROVIDER.match(value) else None,
+    ),
+    "parallel": PolicyLineRule(
+        'the number of processes in quotes, as in "data(2)", or "auto"',
+        _parallel,
     ),
 }
 

@@ -25,6 +25,7 @@ from coterie.client_sdk.device.trainers.base import Stopped, Trainer
 from coterie.client_sdk.device.upload import upload
 from coterie.client_sdk.device.work import check_assignment, prepare, work
 from coterie.client_sdk.http import is_transient, parsed
+from coterie.compute.runtime.spread.asked import ALONE, read_parallel
 from coterie.errors import (
     CoterieError,
     DataError,
@@ -40,6 +41,7 @@ from coterie.protocol.canonical import parse_json, sha256_hex
 from coterie.protocol.device import Abort, Progress, Task
 
 if TYPE_CHECKING:
+    from coterie.client_sdk.device.parallel import DeviceParallel
     from coterie.client_sdk.device.seats import Seats
     from coterie.compute.onnx.providers import ProviderClass
 
@@ -72,6 +74,7 @@ class TaskRunner:
     stop: Flag
     trainer: Trainer | None
     providers: "Seats | None" = field(default=None, init=False)
+    parallel: "DeviceParallel | None" = field(default=None, init=False)
     courier: SecureCourier = field(init=False)
     ledger: PrivacyLedger = field(init=False)
     failures: int = field(default=0, init=False)
@@ -370,7 +373,12 @@ class TaskRunner:
                 watch = Watch(self.store.folder / "computing.json")
                 remembered = self.store.verdicts.recall()
                 self.providers = DeviceProviders(self.settings.policy.provider, remembered, watch=watch)
-            self.trainer = PlanTrainer(providers=self.providers)
+            if self.settings.policy.parallel != ALONE:
+                from coterie.client_sdk.device.parallel import DeviceParallel
+
+                policy = self.settings.policy
+                self.parallel = DeviceParallel(read_parallel(policy.parallel, policy.threads))
+            self.trainer = PlanTrainer(providers=self.providers, parallel=self.parallel)
         return self.trainer
 
     async def kinds(self) -> "frozenset[ProviderClass]":
@@ -382,7 +390,13 @@ class TaskRunner:
         return await asyncio.to_thread(self.providers.kinds)
 
     def hear_of_providers(self) -> None:
-        """Remember and tell what became of execution providers while a task was worked on, which is over."""
+        """Remember and tell what became of execution providers, and of the processes that share a training, while a
+        task was worked on, which is over.
+        """
+        for shared in () if self.parallel is None else self.parallel.news():
+            facts = {"reason": shared.reason, "seconds": shared.seconds}
+            told = {name: fact for name, fact in facts.items() if fact not in ("", None)}
+            self.emit("parallel", state=shared.state, processes=shared.processes, **told)
         if self.providers is None:
             return
         for news in self.providers.news():
@@ -392,3 +406,8 @@ class TaskRunner:
             told = {name: fact for name, fact in facts.items() if fact not in ("", None)}
             self.emit("provider", provider=news.provider, state=news.state, **told)
         self.providers.rest()
+
+    def close(self) -> None:
+        """End the processes that shared the last training."""
+        if self.parallel is not None:
+            self.parallel.close()

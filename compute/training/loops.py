@@ -1,24 +1,33 @@
 """The loop that a trainer steps: on one provider, several steps a call, or with a model's frozen front elsewhere."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from coterie.compute.data.batches import WEIGHT
 from coterie.compute.ir import Graph, NDArray
 from coterie.compute.onnx.writer import to_onnx
+from coterie.compute.runtime.choice import StepCase
 from coterie.compute.runtime.devices import Provider
 from coterie.compute.runtime.executable import Executable
 from coterie.compute.runtime.hybrid_loop import HybridLoop, Trunk, hybrid
+from coterie.compute.runtime.spread.asked import Parallel
+from coterie.compute.runtime.spread.choice import pays, shared_loop
+from coterie.compute.runtime.spread.loop import SpreadLoop, SpreadStep
 from coterie.compute.runtime.steady import SteadyLoop, Told
+from coterie.compute.runtime.tensors import TensorInfo
+from coterie.compute.runtime.unread import inputs_of
 from coterie.compute.training.sink import sunk_executable
 
-Loop: TypeAlias = SteadyLoop | HybridLoop
+Loop: TypeAlias = SteadyLoop | HybridLoop | SpreadLoop
+First: TypeAlias = Callable[[Sequence[TensorInfo]], Mapping[str, NDArray]]
+"""The feeds of a first step, for who wants to time it: of these inputs."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LoopOptions:
     """Where steps run. sink_size: steps of one call. trunk: None for a step in one graph. told: of a provider that
-    failed, so that the CPU goes on.
+    failed, so that the CPU goes on. parallel: the processes that share each step.
     """
 
     provider: str | Provider
@@ -26,6 +35,7 @@ class LoopOptions:
     sink_size: int
     trunk: Trunk | None
     told: Told
+    parallel: Parallel = Parallel()
 
 
 def made_loop(
@@ -35,12 +45,13 @@ def made_loop(
     carry: Mapping[str, str],
     constants: Mapping[str, NDArray],
     state: Mapping[str, NDArray],
+    first: First,
     shown: Sequence[Mapping[str, NDArray]] = (),
 ) -> Loop:
     """A loop over the graph of one training step; constants are its frozen tensors, ``batch/…`` its batch.
 
     shown: feeds of a few batches, for a trunk that is quantised. Raises GraphRefused for a trunk where the model has no
-    frozen front.
+    frozen front, InputError (``not_spreadable``) for a step that processes cannot share.
     """
     threads, provider = options.threads, options.provider
     if options.sink_size > 1:
@@ -49,6 +60,14 @@ def made_loop(
         )
         return SteadyLoop(executable, carry=carry, constants=constants, state=state, told=options.told)
     data = to_onnx(graph, name="train")
+    if options.parallel.processes > 1:
+        kept = {*carry.values(), *constants}
+        feeds = first([info for info in inputs_of(data) if info.name not in kept])
+        case = StepCase(data=data, carry=carry, constants=constants, state=state, feeds=feeds)
+        rows = frozenset(name for name in graph.inputs if name.startswith("batch/") and name != f"batch/{WEIGHT}")
+        spread = SpreadStep.cut(data, batch=rows, processes=options.parallel.processes, threads=threads)
+        if not options.parallel.measured or pays(case, spread)[0]:
+            return shared_loop(case, spread)
     if options.trunk is None:
         executable = loaded(data, provider, threads)
         return SteadyLoop(executable, carry=carry, constants=constants, state=state, told=options.told)
@@ -64,6 +83,16 @@ def loaded(data: bytes, provider: str | Provider, threads: int) -> Executable:
     if isinstance(provider, Provider):
         return provider.executable(data, threads=threads)
     return Executable(data, provider=provider, threads=threads)
+
+
+def inputs_by_name(loop: Loop) -> Mapping[str, TensorInfo]:
+    """The inputs of the step that a loop runs."""
+    return loop.input if isinstance(loop, SpreadLoop) else loop.executable.input
+
+
+def is_over(loop: Loop) -> bool:
+    """Whether a loop cannot go on, because processes that shared its steps have ended."""
+    return isinstance(loop, SpreadLoop) and loop.closed
 
 
 def name_of(provider: str | Provider) -> str:

@@ -1,7 +1,7 @@
 """A small trainer: one graph for a step, one for an evaluation, and what is needed to stop and go on."""
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
@@ -24,7 +24,9 @@ from coterie.compute.runtime.devices import Provider
 from coterie.compute.runtime.executable import Executable
 from coterie.compute.runtime.hybrid_loop import Trunk
 from coterie.compute.runtime.session import CPU
+from coterie.compute.runtime.spread.asked import ALONE, read_parallel
 from coterie.compute.runtime.steady import Fallback, SteadyExecutable
+from coterie.compute.runtime.tensors import TensorInfo
 from coterie.compute.step.precision import Precision
 from coterie.compute.step.step import first_state, optimizer_for
 from coterie.compute.trace import TensorSpec
@@ -33,7 +35,7 @@ from coterie.compute.training.checks import check_arguments, check_callable, che
 from coterie.compute.training.diverged import check_losses
 from coterie.compute.training.feeding import Feeder, rows_of
 from coterie.compute.training.graphs import NEXT, PerExample, Recipe, Specs
-from coterie.compute.training.loops import Loop, LoopOptions, loaded, made_loop, name_of
+from coterie.compute.training.loops import Loop, LoopOptions, inputs_by_name, is_over, loaded, made_loop, name_of
 from coterie.compute.training.sink import require_loops
 from coterie.compute.training.supply import Data, trainer_supply
 from coterie.errors import InputError
@@ -63,16 +65,18 @@ class Trainer:
     batch_size, seed: the batches, and with them their order; the seed also starts the weights and draws the numbers of
     dropout. schedules: hyper-parameters as functions of the number of the step. precision: see Precision. sink_size:
     steps per host call, for providers with loops. provider: a name, or a Provider of a package; threads: see
-    Executable. trunk: run the frozen front of
-    the model elsewhere than the rest, which then runs on the CPU (see Trunk). initial: weights to begin with, by the
-    model's names; what it leaves out starts as the model says.
+    Executable. parallel: ``data(n)`` for n processes that share the rows of each step on the CPU, each with so many
+    threads; ``auto`` for as many as the cores allow, if the first step turns out quicker so. trunk: run the frozen
+    front of the model elsewhere than the rest, which then runs on the CPU (see Trunk). initial: weights to begin with,
+    by the model's names; what it leaves out starts as the model says.
 
     Guarantees: a step is one run of one ONNX graph, its state bound and not copied; the same arguments, data and calls
     give the same losses bit for bit, and so does a trainer that ``load``\\ s what another one ``save``\\ d, at whatever
     step; with ``sink_size`` k there is one host call for k steps, and the last one of a ``fit`` is filled up by
     inactive steps. Where a provider fails, the CPU goes on from the state before that step, for good: a RuntimeWarning
     and ``Fit.fallbacks`` say so. Raises InputError for arguments and data that do not fit, GraphRefused for a trunk
-    where the model has no frozen front.
+    where the model has no frozen front; ``fit`` raises InputError (``not_spreadable``) for a step that processes cannot
+    share, and ProcessLost when one of them ends, which leaves the trainer where it was.
     """
 
     def __init__(
@@ -90,6 +94,7 @@ class Trainer:
         sink_size: int = 1,
         provider: str | Provider = CPU,
         threads: int = 1,
+        parallel: str = ALONE,
         trunk: Trunk | None = None,
         initial: Data | None = None,
     ) -> None:
@@ -112,6 +117,12 @@ class Trainer:
         self._provider, self._threads = provider, threads
         if sink_size > 1:
             require_loops(name_of(provider))
+        self._parallel = read_parallel(parallel, threads)
+        if self._parallel.processes > 1 and (sink_size > 1 or trunk is not None or name_of(provider) != CPU):
+            raise InputError(
+                "Trainer: processes share steps on the CPU, one step a call.",
+                hint="Leave out provider, sink_size and trunk, or leave out parallel.",
+            )
         if trunk is not None and (sink_size > 1 or name_of(provider) != CPU):
             raise InputError(
                 "Trainer: a step with a trunk elsewhere runs its head on the CPU, one step a call.",
@@ -266,7 +277,7 @@ class Trainer:
         )
 
     def _run(self, loop: Loop, batches: Iterator[dict[str, NDArray]]) -> tuple[NDArray, int]:
-        feeder = Feeder(self._seed, self._optimizer.hyper, self._schedules, self._sink_size)
+        feeder = self._feeder()
         losses: list[NDArray] = []
         calls = 0
         for fed, count in feeder.feeds(batches, loop.feeds, self.steps):
@@ -277,13 +288,16 @@ class Trainer:
             calls += 1
         return np.concatenate(losses) if losses else np.zeros(0, np.float32), calls
 
+    def _feeder(self) -> Feeder:
+        return Feeder(self._seed, self._optimizer.hyper, self._schedules, self._sink_size)
+
     # The graphs.
 
     def _loop(self, supply: PlacedSupply) -> Loop:
         sample = supply.sample
         key = _signature(sample)
         constants = {name: value for name, value in self._state.items() if name.startswith("frozen/")}
-        if key not in self._loops:
+        if key not in self._loops or is_over(self._loops[key]):
             graph = self._recipe(sample).train()
             carry = {name: name.removeprefix(NEXT) for name in graph.outputs if name.startswith(NEXT)}
             held = {name: value for name, value in constants.items() if name in graph.inputs}
@@ -294,15 +308,20 @@ class Trainer:
                 sink_size=self._sink_size,
                 trunk=self._trunk,
                 told=self._fell_back,
+                parallel=self._parallel,
             )
+
+            def first(wanted: Sequence[TensorInfo]) -> Mapping[str, NDArray]:
+                return next(self._feeder().feeds(iter(supply.once()), wanted, self.steps))[0]
+
             self._loops[key] = made_loop(
-                graph, options, carry=carry, constants=held, state=state, shown=self._shown(supply)
+                graph, options, carry=carry, constants=held, state=state, first=first, shown=self._shown(supply)
             )
             return self._loops[key]
         loop = self._loops[key]
         loop.load(
             {name: self._state[name] for name in loop.state()},
-            constants={name: value for name, value in constants.items() if name in loop.executable.input},
+            constants={name: value for name, value in constants.items() if name in inputs_by_name(loop)},
         )
         return loop
 

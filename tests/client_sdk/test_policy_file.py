@@ -36,6 +36,7 @@ max_weight = 500
 max_steps = 70
 reveal_data = true
 provider = "openvino"
+parallel = "data(3)"
 ledger = "books/ledger.db"
 
 [plan]
@@ -64,7 +65,7 @@ def test_every_line_reaches_the_policy(write: Callable[[str], Path]) -> None:
     assert policy.units == {"user"} and policy.trusts == {"device", "cohort"}
     assert (policy.threads, policy.memory_bytes, policy.max_weight, policy.max_steps) == (2, 2**29, 500, 70)
     assert (policy.max_upload_bytes, policy.max_download_bytes, policy.provider) == (1000, 2000, "openvino")
-    assert (policy.min_endorsed, policy.endorsers) == (12, {KEY})
+    assert (policy.min_endorsed, policy.endorsers, policy.parallel) == (12, {KEY}, "data(3)")
     # A path in the file is one from the file's folder.
     assert policy.ledger is not None and policy.ledger.is_absolute()
     assert policy.ledger.parts[-2:] == ("books", "ledger.db")

@@ -56,7 +56,7 @@ def test_the_compiler_is_a_base_of_its_own() -> None:
     assert set(contract["source_modules"]) >= COMPILER and "coterie.compute.nn" in contract["forbidden_modules"]
     assert kept("compiler-base")
     level = next(index for index, layer in enumerate(house) if "compute" in layer)
-    leaves = ["draws", "randomness | faults", "errors", "version"]
+    leaves = ["draws", "calls | randomness | faults", "errors", "version"]
     assert house[level] == "protocol | compute" and house[level + 1 :] == leaves
     assert kept("layers")
 

@@ -128,7 +128,7 @@ def _named_modules() -> set[str]:
             names = (name.strip(" ()") for layer in contract["layers"] for name in re.split(r"[:|]", layer))
             found |= {f"{container}.{name}" for name in names}
     inside = (name.removeprefix("coterie.") for name in found if name.startswith("coterie."))
-    return {name.replace(".", "/") for name in inside} - {"draws", "errors", "faults", "randomness"}
+    return {name.replace(".", "/") for name in inside} - {"calls", "draws", "errors", "faults", "randomness"}
 
 
 def _lint_imports(root: Path, folder: str, source: str) -> subprocess.CompletedProcess[str]:
@@ -136,7 +136,7 @@ def _lint_imports(root: Path, folder: str, source: str) -> subprocess.CompletedP
     package = root / "coterie"
     package.mkdir()
     (package / "__init__.py").touch()
-    for leaf in ("draws", "errors", "faults", "randomness"):
+    for leaf in ("calls", "draws", "errors", "faults", "randomness"):
         (package / f"{leaf}.py").touch()
     for name in (*FOLDERS, *_named_modules()):
         (package / name).mkdir(parents=True, exist_ok=True)

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coterie import errors
-from coterie.protocol.calls import Call, Parameter, name_of, read_call
+from coterie.calls import Call, Parameter, name_of, read_call
 
 RULES = {
     "plain": (),

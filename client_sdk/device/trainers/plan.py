@@ -5,7 +5,7 @@ runs over ``steps``: that one's batches and random numbers are all that this mod
 """
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, dropwhile, islice, takewhile
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from coterie.aggregation.evaluate import metric_sums
 from coterie.aggregation.plan.bundle import Plan
 from coterie.aggregation.plan.manifest import Manifest
-from coterie.aggregation.plan.stage import Stage, StageFile, TaskName
+from coterie.aggregation.plan.stage import SAMPLE_WEIGHT, Stage, StageFile, TaskName
 from coterie.aggregation.walk import Supply, filled, run
 from coterie.client_sdk.device.trainers.base import LocalResult, LocalWork
 from coterie.client_sdk.device.trainers.private_feeds import private_feeds
@@ -30,6 +30,7 @@ from coterie.compute.runtime.executable import Executable
 from coterie.compute.runtime.grouped_loop import GroupedLoop
 from coterie.compute.runtime.hybrid_loop import HybridLoop
 from coterie.compute.runtime.session import CPU
+from coterie.compute.runtime.spread.loop import SpreadLoop, SpreadStep
 from coterie.compute.runtime.steady import Fallback, SteadyLoop
 from coterie.draws import random_arrays
 from coterie.errors import GraphRefused, InternalError, ProviderFailed
@@ -37,6 +38,7 @@ from coterie.protocol.arrays import ArrayDict
 from coterie.protocol.metrics import MetricSums
 
 if TYPE_CHECKING:
+    from coterie.client_sdk.device.parallel import DeviceParallel
     from coterie.client_sdk.device.seats import Seat, Seats
 
 KEPT_GRAPHS = 16
@@ -101,11 +103,13 @@ class PlanTrainer:
     providers: what chooses an execution provider for each plan; the CPU without it. Only stages that run over rows run
     on the provider; those that run once a task on the CPU. A provider that
     fails costs nothing: the CPU repeats the step from the state before it and goes on, and ``providers`` is told.
+    parallel: what says whether several processes share the steps of a plan that runs on the CPU; one without it. A
+    process that is lost ends the training (ProcessLost), and ``parallel`` is told.
     May be used from several threads; each training then has a loop of its own.
     """
 
-    def __init__(self, *, providers: "Seats | None" = None) -> None:
-        self._providers = providers
+    def __init__(self, *, providers: "Seats | None" = None, parallel: "DeviceParallel | None" = None) -> None:
+        self._providers, self._parallel = providers, parallel
         self._lock = Lock()
         self._executables: dict[ExecutableKey, Executable] = {}
         self._loops: dict[ExecutableKey, list[AnyLoop]] = {}
@@ -128,20 +132,21 @@ class PlanTrainer:
         begun, batches = self.begin(work), step_feeds(work)
         first = list(islice(batches, 1))
         seat = self._chosen(begun, first, work.options.threads)
+        spread = self._spread(begun, first, seat, work.options.threads)
         try:
-            ended, steps = self._stepped(begun, seat, chain(first, batches))
+            ended, steps = self._stepped(begun, spread, seat, chain(first, batches))
         except ProviderFailed as error:
             # The state lay on a device that is lost, so the CPU begins again.
             self._fell_back(Fallback(ON_CPU.name if seat is None else seat.provider.name, 0, error.message))
-            ended, steps = self._stepped(begun, None, step_feeds(work))
+            ended, steps = self._stepped(begun, None, None, step_feeds(work))
         return self.finish(begun, ended, steps)
 
     def _stepped(
-        self, begun: StartedTraining, seat: "Seat | None", batches: Iterable[ArrayDict]
+        self, begun: StartedTraining, spread: SpreadStep | None, seat: "Seat | None", batches: Iterable[ArrayDict]
     ) -> tuple[ArrayDict, int]:
         """The carried inputs after a step for each batch, and how many those were."""
         options, steps = begun.work.options, 0
-        with self._loop(begun, seat, options.threads) as loop:
+        with self._stepping(begun, spread, seat, options.threads) as loop:
             for feeds in batches:
                 loop.step(feeds)
                 steps += 1
@@ -220,6 +225,26 @@ class PlanTrainer:
         if self._providers is None or not first:
             return None
         return self._providers.choose(begun.work.plan.id, lambda: begun.step(first[0]), threads)
+
+    def _spread(
+        self, begun: StartedTraining, first: list[ArrayDict], seat: "Seat | None", threads: int
+    ) -> SpreadStep | None:
+        """The step, cut for the processes that share it; None for one process, and on another provider than the CPU."""
+        elsewhere = seat is not None and (seat.trunk or seat.provider.name != CPU)
+        if self._parallel is None or not first or elsewhere:
+            return None
+        # The sum of the weights is then known to each process without asking the others.
+        cut = frozenset(t.name for t in begun.stage.from_source("batch") if t.key != SAMPLE_WEIGHT)
+        plan = begun.work.plan.id
+        return self._parallel.choose(plan, lambda: begun.step(first[0]), batch=cut, threads=threads)
+
+    def _stepping(
+        self, begun: StartedTraining, spread: SpreadStep | None, seat: "Seat | None", threads: int
+    ) -> "AbstractContextManager[AnyLoop | SpreadLoop]":
+        """A step loop with this state and these constants, of which nobody else has hold."""
+        if spread is not None and self._parallel is not None:
+            return self._parallel.loop(begun.step({}), spread)
+        return self._loop(begun, seat, threads)
 
     def _run_pass(self, plan: Plan, run: Callable[[Provider], Result]) -> Result:
         """A whole pass over rows on the provider of this plan; on the CPU again from its beginning where that fails."""

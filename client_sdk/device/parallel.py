@@ -1,0 +1,119 @@
+"""The processes that share a device's training: how many for each plan, and what the owner is told of it."""
+
+from collections import deque
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from threading import Lock
+from typing import Literal, TypeAlias
+
+from coterie.compute.runtime.choice import StepCase
+from coterie.compute.runtime.spread.asked import Parallel
+from coterie.compute.runtime.spread.choice import pays, shared_loop
+from coterie.compute.runtime.spread.loop import SpreadLoop, SpreadStep
+from coterie.compute.runtime.spread.team import ProcessLost
+from coterie.errors import CoterieError
+
+ParallelState: TypeAlias = Literal["chosen", "refused", "lost"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParallelNews:
+    """Something that the owner of the device is told.
+
+    processes: how many share the steps from here on.
+    seconds: of one step, by the number of processes, where it was measured.
+    """
+
+    state: ParallelState
+    processes: int
+    reason: str = ""
+    seconds: Mapping[str, float] | None = None
+
+
+class DeviceParallel:
+    """What a plan trainer asks whether it shares the steps of a plan. May be used from several threads.
+
+    asked: by the device's owner. What happened is collected; ``news`` hands it over.
+    """
+
+    def __init__(self, asked: Parallel) -> None:
+        self._asked = asked
+        self._lock = Lock()
+        self._chosen: dict[str, SpreadStep | None] = {}
+        self._news: deque[ParallelNews] = deque()
+        self._lost = False
+        # Processes take memory while they wait, so only those of the last plan do.
+        self._spare: SpreadLoop | None = None
+
+    def news(self) -> list[ParallelNews]:
+        """What has happened since this was asked last."""
+        return [self._news.popleft() for _ in range(len(self._news))]
+
+    def choose(
+        self, plan: str, case: Callable[[], StepCase], *, batch: frozenset[str], threads: int
+    ) -> SpreadStep | None:
+        """The step of a plan, cut for the processes; None where one process makes it: for a plan that mixes rows,
+        where it was measured not to pay, and after a process was lost.
+
+        case: the plan's first step.
+        batch: its inputs that are cut by rows.
+        """
+        if self._asked.processes < 2 or self._lost:
+            return None
+        with self._lock:
+            if plan not in self._chosen:
+                self._chosen[plan] = self._cut(case(), batch, threads)
+            return self._chosen[plan]
+
+    @contextmanager
+    def loop(self, case: StepCase, spread: SpreadStep) -> Generator[SpreadLoop]:
+        """A step loop whose steps the processes share, of which nobody else has hold.
+
+        case: the state and the constants that it begins with. Raises ProcessLost where a process ends in the middle of
+        the training: from there on there is one.
+        """
+        loop = self._take()
+        if loop is not None and loop.spread is not spread:
+            loop.close()
+            loop = None
+        try:
+            if loop is None:
+                loop = shared_loop(case, spread)
+            else:
+                loop.load(case.state, constants=case.constants)
+            yield loop
+        except BaseException as error:
+            if loop is not None:
+                loop.close()
+            if isinstance(error, ProcessLost):
+                self._lost = True
+                self._news.append(ParallelNews(state="lost", processes=1, reason=error.message))
+            raise
+        self._keep(loop)
+
+    def close(self) -> None:
+        """End the processes that wait for the next training."""
+        self._keep(None)
+
+    def _take(self) -> SpreadLoop | None:
+        with self._lock:
+            spare, self._spare = self._spare, None
+        return spare
+
+    def _keep(self, loop: SpreadLoop | None) -> None:
+        with self._lock:
+            spare, self._spare = self._spare, loop
+        if spare is not None:
+            spare.close()
+
+    def _cut(self, case: StepCase, batch: frozenset[str], threads: int) -> SpreadStep | None:
+        count = self._asked.processes
+        try:
+            spread = SpreadStep.cut(case.data, batch=batch, processes=count, threads=threads)
+            good, seconds = pays(case, spread) if self._asked.measured else (True, None)
+        except CoterieError as error:
+            self._news.append(ParallelNews(state="refused", processes=1, reason=error.message))
+            return None
+        self._news.append(ParallelNews(state="chosen", processes=count if good else 1, seconds=seconds))
+        return spread if good else None

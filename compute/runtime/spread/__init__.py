@@ -1,0 +1,1 @@
+"""A training step run by several processes of one machine, over memory that they share."""

@@ -1,0 +1,44 @@
+"""How many processes share the steps of a training, as one text says it: ``data(2)``, ``auto``."""
+
+import os
+from dataclasses import dataclass
+from typing import Final
+
+from coterie.calls import Parameter, read_call
+from coterie.errors import ConfigurationError
+
+ALONE: Final = "data(1)"
+_RULES = {"auto": (), "data": (Parameter("processes", 1, most=256),)}
+
+
+@dataclass(frozen=True)
+class Parallel:
+    """processes: how many share the rows of each step. measured: whether as many only if their steps turn out quicker
+    than those of one.
+    """
+
+    processes: int = 1
+    measured: bool = False
+
+
+def read_parallel(text: str, threads: int) -> Parallel:
+    """What a text asks for. ``auto`` is a process for every ``threads`` of the cores that this process may use.
+
+    threads: of each process. Raises ConfigurationError for a text that is neither ``auto`` nor ``data(n)``.
+    """
+
+    def refuse(reason: str) -> ConfigurationError:
+        return ConfigurationError(
+            f"parallel={text[:64]!r} cannot be used: {reason}.",
+            hint="Say data(n) for n processes, auto for as many as the cores allow, or leave it out for one.",
+        )
+
+    call = read_call(text, _RULES, refuse)
+    if call.name == "auto":
+        return Parallel(max(1, _cores() // threads), measured=True)
+    return Parallel(int(call.numbers["processes"]))
+
+
+def _cores() -> int:
+    """Those that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
