@@ -14,6 +14,7 @@ from coterie import errors
 from coterie.aggregation.external_model import ExternalModel
 from coterie.aggregation.fitting import RESERVED_METRICS, check_terms
 from coterie.aggregation.horizontal import Algorithm, FedAvg
+from coterie.aggregation.horizontal.algorithm import changes_clients
 from coterie.aggregation.losses import PerExample, SummedLoss
 from coterie.aggregation.plan.manifest import (
     MOST_EPOCHS,
@@ -313,6 +314,7 @@ def _combinations(experiment: Experiment) -> tuple[tuple[bool, str], ...]:
     """Fields that exclude or need each other and that no request has; those of both are in `check_terms`."""
     e = experiment
     external = isinstance(e.model, ExternalModel)
+    why = changes_clients(e.algorithm)
     twice = sorted(e.schedules.keys() & (e.rounds.hyper_schedule or {}).keys())
     return (
         (external or e.loss is not None, "it needs a loss: (prediction, label) -> [B]"),
@@ -322,6 +324,12 @@ def _combinations(experiment: Experiment) -> tuple[tuple[bool, str], ...]:
             "an ExternalModel brings its own loss and optimizer",
         ),
         (not external or not e.metrics, "name an ExternalModel's metrics in ExternalModel(metrics=...)"),
+        (
+            not external or not why,
+            f"an ExternalModel's clients run code of their own, and {e.algorithm.name} {why}, which coterie can "
+            "write only into a step of its own; choose FedAvg, FedBuff, Cyclic or another that works on updates, write "
+            "the model as an nn.Module, or import its ONNX file",
+        ),
         (
             not external or not e.schedules,
             "an ExternalModel's clients have schedules of their own; leave schedules out",

@@ -8,7 +8,7 @@ from coterie import errors
 from coterie.aggregation.accumulator import tree_reducer
 from coterie.aggregation.combinations.privacy import privacy_clashes
 from coterie.aggregation.combinations.secure import secure_clashes
-from coterie.aggregation.horizontal.algorithm import Rules, changes_clients
+from coterie.aggregation.horizontal.algorithm import Rules
 from coterie.aggregation.plan.manifest import SAMPLE_WEIGHT
 from coterie.aggregation.reducers.fit import check_reducer
 from coterie.aggregation.selection import selector_of
@@ -169,16 +169,9 @@ def _combinations(terms: Terms) -> Rules:
     rounds, external = terms.rounds, terms.trainer == "external"
     measured = terms.central or rounds.evaluate_every > 0
     columns = [*(feature.name for feature in terms.schema.features), terms.schema.label.name]
-    changes = changes_clients(terms.algorithm)
     shared = sorted(set(terms.optimizer.parameters if terms.optimizer else ()) & set(terms.algorithm.client.hyper))
     return (
         (SAMPLE_WEIGHT not in columns, f"{SAMPLE_WEIGHT!r} is a name that coterie feeds itself; rename that column"),
-        (
-            not external or not changes,
-            f"an ExternalModel's clients run code of their own, and {terms.algorithm.name} {changes}, which coterie "
-            "can write only into a step of its own; choose FedAvg, FedBuff, Cyclic or another that works on updates, "
-            "write the model as an nn.Module, or import its ONNX file",
-        ),
         (
             not external or terms.training.precision is None,
             "an ExternalModel's clients compute as their own code does; leave precision out",

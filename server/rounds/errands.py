@@ -1,4 +1,4 @@
-"""What a process does beside looking at rows: one task for each key, whose trouble is logged and nobody else's."""
+"""Background tasks by key; failures are logged."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Hashable

@@ -258,14 +258,14 @@ def test_a_plan_whose_metrics_have_one_name_is_refused() -> None:
     assert verdict(lambda: check_requested(settled_request(request("fedavg", {})), crafted)) == python
 
 
-def test_a_trainer_of_the_clients_own_is_refused_with_a_method_that_changes_the_step() -> None:
+def test_half_precision_of_a_trainer_of_the_clients_own_is_refused() -> None:
     model = ExternalModel({"weight": (4,)})
-    asked = {"model": model, "loss": None, "optimizer": None}
-    python, honest = of_python("scaffold", asked), PLANS["scaffold"].plan.manifest
+    asked = {"model": model, "loss": None, "optimizer": None, "precision": "float16"}
+    python, honest = of_python("fedavg", asked), PLANS["fedavg"].plan.manifest
     assert python.startswith("experiment_combination: ")
-    assert "run code of their own" in python
-    crafted = replace(honest, shape="external", stages=())
-    assert verdict(lambda: check_requested(settled_request(request("scaffold", {})), crafted)) == python
+    training = replace(honest.training, precision="float16")
+    crafted = replace(honest, shape="external", stages=(), training=training)
+    assert verdict(lambda: check_requested(settled_request(request("fedavg", {})), crafted)) == python
 
 
 def test_statistics_are_not_broadcast_in_levels_whoever_asks() -> None:
