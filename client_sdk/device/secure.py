@@ -174,7 +174,7 @@ class SecureCourier:
 
     def _under_policy(self, state: ClientState) -> ClientState:
         """The state, checked against who must be endorsed by the current policy: the owner may have changed it since
-        the attempt began. Raises SecureAggregationRefused (``secagg_identities``) once a roster was taken by another one.
+        the attempt began. Raises SecureAggregationRefused (``secagg_identities``) once another one took a roster.
         """
         if not self.endorsed.least or self.endorsed == state.required:
             return state
