@@ -112,8 +112,8 @@ async def create(
             session, "experiment.started", {"rounds": body.rounds.rounds, "cohort": body.rounds.cohort}, row.id
         )
         server = {"reducer": body.reducer, "server": body.server.model_dump(mode="json")}
-        told = {"name": row.name, "plan": row.plan, "strategies": list(strategies(manifest)), **server}
-        await audit.append(session, caller.token, "experiment.created", row.id, told)
+        details = {"name": row.name, "plan": row.plan, "strategies": list(strategies(manifest)), **server}
+        await audit.append(session, caller.token, "experiment.created", row.id, details)
         once.remember(session, row.id)
     await coordinator.board.catch_up()
     response.headers["Location"] = f"/v1/experiments/{row.id}"

@@ -33,8 +33,8 @@ class Errands:
                 await act(*arguments)
             except Exception as error:
                 ours = isinstance(error, CoterieError)
-                told = {"why": error.message, "hint": error.hint} if ours else {"exc_info": error}
-                log.error("round cannot go on yet", errand=str(key), again_s=RETRY_S, **told)
+                details = {"why": error.message, "hint": error.hint} if ours else {"exc_info": error}
+                log.error("round cannot go on yet", errand=str(key), again_s=RETRY_S, **details)
                 await asyncio.sleep(RETRY_S)
             finally:
                 self._tasks.pop(key, None)
