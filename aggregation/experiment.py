@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from coterie import errors
 from coterie.aggregation.external_model import ExternalModel
-from coterie.aggregation.fitting import check_terms
+from coterie.aggregation.fitting import RESERVED_METRICS, check_terms
 from coterie.aggregation.horizontal import Algorithm, FedAvg
 from coterie.aggregation.horizontal.algorithm import changes_clients
 from coterie.aggregation.losses import PerExample, SummedLoss
@@ -22,7 +22,6 @@ from coterie.aggregation.plan.manifest import (
     MOST_ROWS,
     MOST_STEPS,
     MOST_STEPS_PER_CALL,
-    SAMPLE_WEIGHT,
     Broadcast,
     NamedRule,
     Training,
@@ -42,7 +41,6 @@ from coterie.compute.optim.schedules import Schedule
 from coterie.compute.step.precision import Precision
 from coterie.compute.step.step import optimizer_for
 from coterie.protocol.frames import Frame, as_columns
-from coterie.protocol.metrics import EXAMPLES
 from coterie.protocol.privacy import ExampleLevel, Privacy
 from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.schema import DataSchema
@@ -55,8 +53,6 @@ EvaluationRows: TypeAlias = DataTable | str | Path | Source | Dataset | Callable
 ComputePrecision: TypeAlias = Literal["float32", "bfloat16", "float16"]
 FLOAT16 = Precision(dtype="float16", scale=2.0**4)
 """The scale begins there in each round, since a device keeps no state of an optimizer: low, for rounds of few steps."""
-
-RESERVED_METRICS = (EXAMPLES, "loss")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -313,7 +309,6 @@ def _numbers(experiment: Experiment) -> tuple[tuple[bool, str], ...]:
             e.uploads is None or (bool(e.uploads) and all(name and type(name) is str for name in e.uploads)),
             "uploads must name at least one tensor, or be None for all",
         ),
-        (len(set(e.codecs)) == len(e.codecs), "a codec is listed twice"),
         (
             all(callable(schedule) for schedule in e.schedules.values()),
             "a schedule must be a function of a step's number",
@@ -327,14 +322,6 @@ def _numbers(experiment: Experiment) -> tuple[tuple[bool, str], ...]:
             f"variants must name classes of providers, each once: {', '.join(get_args(ProviderClass))}",
         ),
         (e.broadcast in get_args(Broadcast), f"broadcast must be one of {', '.join(get_args(Broadcast))}"),
-        (
-            len(set(e.metric_names)) == len(e.metric_names),
-            f"metrics {', '.join(RESERVED_METRICS)} are added by coterie",
-        ),
-        (
-            all(str(name).isidentifier() and len(name) <= 64 for name in e.metric_names),
-            "a metric's name must be a Python identifier of at most 64 characters",
-        ),
         (all(callable(metric) for metric in e.metrics.values()), "a metric must be a function of (prediction, label)"),
         (
             all(math.isfinite(value) for value in e.algorithm.parameters.values()),
@@ -346,13 +333,10 @@ def _numbers(experiment: Experiment) -> tuple[tuple[bool, str], ...]:
 def _combinations(experiment: Experiment) -> tuple[tuple[bool, str], ...]:
     """Fields that exclude or need each other and that no request has; those of both are in `check_terms`."""
     e = experiment
-    names = [*(feature.name for feature in e.schema.features), e.schema.label.name]
     external = isinstance(e.model, ExternalModel)
     why = changes_clients(e.algorithm)
-    clash = sorted(set(e.optimizer.hyper if e.optimizer else ()) & set(e.algorithm.client.hyper))
     twice = sorted(e.schedules.keys() & (e.rounds.hyper_schedule or {}).keys())
     return (
-        (SAMPLE_WEIGHT not in names, f"{SAMPLE_WEIGHT!r} is a name that coterie feeds itself; rename that column"),
         (external or e.loss is not None, "it needs a loss: (prediction, label) -> [B]"),
         (external or e.optimizer is not None, "it needs an optimizer, for example optim.sgd(0.1)"),
         (
@@ -378,15 +362,6 @@ def _combinations(experiment: Experiment) -> tuple[tuple[bool, str], ...]:
         (not external or e.evaluation_batch is None, "an ExternalModel has no eval graph; leave evaluation_batch out"),
         (not external or e.uploads is None, "an ExternalModel uploads all of its parameters; leave uploads out"),
         (
-            not external or e.precision == "float32",
-            "an ExternalModel's clients compute as their own code does; leave precision out",
-        ),
-        (
-            not isinstance(e.privacy, ExampleLevel) or e.precision == "float32",
-            "precision is incompatible with ExampleLevel privacy, whose bound on a row's gradient is proven for "
-            "float32 alone; leave precision out",
-        ),
-        (
             not external or e.steps_per_call == 1,
             "an ExternalModel's clients take steps of their own; leave steps_per_call out",
         ),
@@ -400,5 +375,4 @@ def _combinations(experiment: Experiment) -> tuple[tuple[bool, str], ...]:
             "variants are of steps that coterie compiles, without ExampleLevel privacy, whose bound on a row's "
             "gradient is proven for the portable step alone; leave variants out",
         ),
-        (not clash, f"optimizer and algorithm both have a hyper-parameter {', '.join(clash)}"),
     )

@@ -6,8 +6,10 @@ import numpy as np
 
 from coterie import errors
 from coterie.aggregation.accumulator import tree_reducer
-from coterie.aggregation.combinations import privacy_clashes, secure_clashes
+from coterie.aggregation.combinations.privacy import privacy_clashes
+from coterie.aggregation.combinations.secure import secure_clashes
 from coterie.aggregation.horizontal.algorithm import Rules
+from coterie.aggregation.plan.manifest import SAMPLE_WEIGHT
 from coterie.aggregation.reducers.fit import check_reducer
 from coterie.aggregation.selection import selector_of
 from coterie.aggregation.terms import Terms
@@ -18,6 +20,8 @@ from coterie.protocol.codecs.table import unfit
 from coterie.protocol.metrics import EXAMPLES
 from coterie.protocol.privacy import ExampleLevel, LocalLevel, UserLevel
 
+RESERVED_METRICS = (EXAMPLES, "loss")
+"""Metrics that every experiment has."""
 _LARGEST = float(np.finfo(np.float32).max)
 
 
@@ -65,6 +69,19 @@ def _require_rules(terms: Terms, table: "Sequence[tuple[str, Callable[[Terms], R
         for holds, message in rules(terms):
             if not holds:
                 raise errors.ExperimentError(f"Experiment {terms.name[:64]!r}: {message}.", code=code)
+
+
+def _names(terms: Terms) -> Rules:
+    metrics, named_twice = terms.metrics, len(set(terms.metrics)) < len(terms.metrics)
+    codecs_twice = sorted({name for name in terms.codecs if terms.codecs.count(name) > 1})
+    return (
+        (not codecs_twice, f"codecs lists {', '.join(codecs_twice)} twice; name each codec once"),
+        (not named_twice, f"a metric is named twice; metrics {', '.join(RESERVED_METRICS)} are added by coterie"),
+        (
+            all(str(name).isidentifier() and len(name) <= 64 for name in metrics),
+            "a metric's name must be a Python identifier of at most 64 characters",
+        ),
+    )
 
 
 def _codecs(terms: Terms) -> Rules:
@@ -151,7 +168,15 @@ def _evaluation(terms: Terms) -> Rules:
 def _combinations(terms: Terms) -> Rules:
     rounds, external = terms.rounds, terms.trainer == "external"
     measured = terms.central or rounds.evaluate_every > 0
+    columns = [*(feature.name for feature in terms.schema.features), terms.schema.label.name]
+    shared = sorted(set(terms.optimizer.parameters if terms.optimizer else ()) & set(terms.algorithm.client.hyper))
     return (
+        (SAMPLE_WEIGHT not in columns, f"{SAMPLE_WEIGHT!r} is a name that coterie feeds itself; rename that column"),
+        (
+            not external or terms.training.precision is None,
+            "an ExternalModel's clients compute as their own code does; leave precision out",
+        ),
+        (not shared, f"optimizer and algorithm both have a hyper-parameter {', '.join(shared)}"),
         (
             not external or not isinstance(terms.privacy, ExampleLevel),
             "ExampleLevel privacy is clipping and noise in the plan's own step, which an ExternalModel does not have; "
@@ -215,6 +240,7 @@ def _broadcast(terms: Terms) -> Rules:
 
 
 RULES: Sequence[tuple[str, Callable[[Terms], Rules]]] = (
+    ("experiment_invalid", _names),
     ("unknown_codec", _codecs),
     ("labels_unknown", _labels),
     ("unknown_hyper", _hyper),

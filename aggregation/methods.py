@@ -75,10 +75,10 @@ def algorithm(name: str, parameters: Mapping[str, float]) -> Algorithm:
     make = METHODS.get(name) or own_methods().find(name)
     # What a method takes beside numbers (a function of the model, say) matters to devices alone and has a default.
     known = signature(make).parameters if make else dict[str, Parameter]()
-    given = set(parameters) <= set(known) and all(
+    complete = set(parameters) <= set(known) and all(
         name in parameters for name, parameter in known.items() if parameter.default is parameter.empty
     )
-    rule = make(**parameters) if make and given else None
+    rule = make(**parameters) if make and complete else None
     if rule is None or rule.name != name or set(rule.parameters) != set(parameters):
         raise errors.ExperimentError(
             f"There is no algorithm {name[:64]!r} with the parameters {', '.join(sorted(parameters)) or 'none'}.",

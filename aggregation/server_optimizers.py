@@ -144,10 +144,10 @@ def _from_rule(
         }
 
     def update(delta: Vector, state: OptimizerState) -> tuple[Vector, OptimizerState]:
-        held = {key: Array(value) for key, value in state.items()}
+        arrays = {key: Array(value) for key, value in state.items()}
         # From weights of 0, the weights after the step are the step.
         origin = {_WEIGHTS: Array(np.zeros_like(delta))}
-        moved, after = rule.update({_WEIGHTS: Array(-delta)}, held, origin, hyper, Array(np.ones(1)))
+        moved, after = rule.update({_WEIGHTS: Array(-delta)}, arrays, origin, hyper, Array(np.ones(1)))
         return moved[_WEIGHTS].numpy(), {key: value.numpy() for key, value in after.items()}
 
     return ServerOptimizer(name, {key: float(value) for key, value in parameters.items()}, init, update)

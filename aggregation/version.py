@@ -162,8 +162,8 @@ def _step(
 
     # Running statistics move by the mean of their changes: no rule of a method, and no momentum, acts on them.
     change = placed[DELTA] if DELTA in placed else np.zeros(layout.size)
-    told = {**placed, DELTA: _replaced_where(statistics, change, 0.0)}
-    aggregates = replace(together, sections=told)
+    changes = {**placed, DELTA: _replaced_where(statistics, change, 0.0)}
+    aggregates = replace(together, sections=changes)
     step, own = method.apply(aggregates, _part(state, _METHOD) or method.init(layout), optimize)
     step = _replaced_where(statistics, step, change)
     named = {_OPTIMIZER + name: value for name, value in kept.items()}

@@ -195,7 +195,7 @@ def main() -> None:
     parser.add_argument("--parameters", type=int, nargs="+", default=None)
     parser.add_argument("--over", choices=OVER, nargs="+", default=list(OVER))
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--secure", action="store_true", help="with secure aggregation, consistent")
+    parser.add_argument("--secure", action="store_true", help="with secure aggregation, mode semi_honest")
     parser.add_argument("--case", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.case:

@@ -77,6 +77,10 @@ def server(
         Path | None,
         typer.Option(envvar="COTERIE_UPSTREAM_CA", help="PEM of the authority that signed its certificate."),
     ] = None,
+    edge_name: Annotated[
+        str | None,
+        typer.Option(envvar="COTERIE_EDGE_NAME", help="Its name above (default: one with this host's name)."),
+    ] = None,
     edge_cohort: Annotated[
         int, typer.Option(min=1, envvar="COTERIE_EDGE_COHORT", help="Updates wanted in an edge aggregator's round.")
     ] = 10,
@@ -107,10 +111,10 @@ def server(
     from coterie.server.settings import Settings
 
     output = Output(json)
-    if upstream is None and (upstream_token, upstream_ca, edge_deadline) != (None, None, None):
+    if upstream is None and any(each is not None for each in (upstream_token, upstream_ca, edge_deadline, edge_name)):
         raise typer.BadParameter(
-            "--upstream-token, --upstream-ca and --edge-deadline (or their variables) are an edge aggregator's; "
-            "they need --upstream."
+            "--upstream-token, --upstream-ca, --edge-deadline and --edge-name (or their variables) are an edge "
+            "aggregator's; they need --upstream."
         )
     given: dict[str, Any] = {
         "database_url": database_url,
@@ -122,6 +126,7 @@ def server(
         "upstream_token": upstream_token,
         "upstream_ca": upstream_ca,
         "edge_deadline_s": edge_deadline,
+        "edge_name": edge_name,
     }
     settings = Settings(
         host=host,

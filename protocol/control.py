@@ -45,7 +45,7 @@ __all__ = [
     "TokenCreate", "TokenCreated", "TokenView",
 ]  # fmt: skip
 
-ExperimentState = Literal["running", "stopping", "finished", "stopped", "failed"]
+ExperimentState = Literal["running", "finished", "stopped"]
 RoundState = Literal["collecting", "aggregating", "evaluating", "committing", "committed", "abandoned"]
 TokenRole = Literal["admin", "operator", "researcher", "auditor"]
 """What a person or a script may do on the control plane."""

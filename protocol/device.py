@@ -146,7 +146,7 @@ class CheckIn(Request):
     """A device asks for a task.
 
     pending: tasks whose client state waits to be settled.
-    experiments: those of which an edge aggregator would know whether they are over.
+    experiments: those whose status an edge aggregator asks for.
     data: for experiments that choose by it; None keeps it to itself.
     """
 
@@ -315,6 +315,7 @@ class Problem(Response):
     code: str = "error"
     hint: str | None = None
     doc: str | None = None
+    trace_id: str | None = None
     errors: tuple[Fault, ...] = ()
     retry_after_ms: Annotated[int, Field(ge=0)] | None = None
 

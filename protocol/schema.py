@@ -152,11 +152,11 @@ class DataSchema:
         if not all(isinstance(feature, Feature) for feature in listed) or not isinstance(
             cast(object, self.label), Label
         ):
-            raise _invalid("The parts in the data schema must be a tuple of Features, (Feature(...),), and one Label.")
+            raise _invalid("In the data schema: its parts must be a tuple of Features, (Feature(...),), and one Label.")
         names = [*(feature.name for feature in self.features), self.label.name]
         sources = list(self.sources)
         _require(
-            "schema",
+            None,
             [
                 (0 < len(self.features) <= MOST_FEATURES, f"it needs 1 to {MOST_FEATURES} features"),
                 (len(set(names)) == len(names), "features and label must have distinct names"),
@@ -304,9 +304,14 @@ class DataSchema:
 
 
 def _require(name: object, rules: list[tuple[bool, str]]) -> None:
+    """Raise for the first rule that does not hold.
+
+    name: of the feature or label that it is about; None for all of them together.
+    """
+    where = "In the data schema" if name is None else f"{str(name)[:64]!r} in the data schema"
     for good, why in rules:
         if not good:
-            raise _invalid(f"{str(name)[:64]!r} in the data schema: {why}.")
+            raise _invalid(f"{where}: {why}.")
 
 
 def _as_array(value: object, column: str, source: str) -> npt.NDArray[Any]:

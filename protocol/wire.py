@@ -51,7 +51,8 @@ PartyId = Annotated[str, StringConstraints(pattern=ids.pattern(ids.PARTY))]
 TokenId = Annotated[str, StringConstraints(pattern=ids.pattern(ids.TOKEN))]
 Slug = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]{0,62}$")]
 """A population's name: safe in paths and addresses."""
-DisplayName = Annotated[str, StringConstraints(min_length=1, max_length=128, pattern=r"^[^\x00-\x1f\x7f]+$")]
+DISPLAYABLE = r"^[^\x00-\x1f\x7f]+$"
+DisplayName = Annotated[str, StringConstraints(min_length=1, max_length=128, pattern=DISPLAYABLE)]
 """A name for people: no control characters."""
 Identifier = Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_.:/+-]+$")]
 """A machine's word: a codec, a metric, a hyper-parameter, a phase, an error code."""

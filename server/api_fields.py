@@ -20,10 +20,10 @@ def descriptions_in(docstring: str, fields: Mapping[str, Any]) -> dict[str, str]
         if set(names) <= fields.keys():
             found.append((names, match.start(), match.end()))
     ends = [start for _, start, _ in found[1:]] + [len(text)]
-    told: dict[str, str] = {}
+    sentences: dict[str, str] = {}
     for (names, _, start), end in zip(found, ends, strict=False):
-        told |= dict.fromkeys(names, _sentence(text[start:end]))
-    return told
+        sentences |= dict.fromkeys(names, _sentence(text[start:end]))
+    return sentences
 
 
 def _sentence(text: str) -> str:
@@ -38,12 +38,12 @@ def explain(schemas: Mapping[str, dict[str, Any]]) -> None:
     for name, schema in schemas.items():
         like = schemas.get(ALIKE.get(name, ""), {})
         fields: dict[str, dict[str, Any]] = schema.get("properties", {})
-        told = descriptions_in(like.get("description", ""), fields) | descriptions_in(
+        sentences = descriptions_in(like.get("description", ""), fields) | descriptions_in(
             schema.get("description", ""), fields
         )
         for field, value in fields.items():
             if field not in schema.get("required", ()):
                 value.setdefault("default", None)
-            words = OF_MESSAGES.get(name, {}).get(field) or told.get(field) or EVERYWHERE.get(field)
+            words = OF_MESSAGES.get(name, {}).get(field) or sentences.get(field) or EVERYWHERE.get(field)
             if words is not None:
                 value["description"] = words

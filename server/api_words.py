@@ -130,7 +130,7 @@ OF_MESSAGES: Final[Mapping[str, Mapping[str, str]]] = {
         "delta": "The δ at which epsilon is said.",
     },
     "CheckIn": {
-        "experiments": "Experiments of which an edge aggregator would know whether they are over.",
+        "experiments": "Experiments whose status the edge aggregator asks for.",
         "data": "What the device says of its rows, for experiments that choose by it; null keeps it to itself.",
         "protocol": "The versions of the device protocol that the device speaks.",
     },
@@ -186,7 +186,7 @@ OF_MESSAGES: Final[Mapping[str, Mapping[str, str]]] = {
         "best": "SHA-256 of the best version so far; null before there is one.",
         "initial": "SHA-256 of the first model version.",
         "round": "The last round that began; 0 before the first.",
-        "state": "Whether it runs, has finished or was stopped, or failed.",
+        "state": "Whether it runs, has finished or was stopped.",
     },
     "Fault": {
         "pointer": "Where in the body: a JSON pointer (RFC 6901).",
@@ -227,7 +227,8 @@ OF_MESSAGES: Final[Mapping[str, Mapping[str, str]]] = {
         "title": "The kind of problem in a few words.",
         "status": "The HTTP status.",
         "detail": "What is wrong with this request.",
-        "instance": "The id of this answer, as in the header `Coterie-Trace`; the log has it too.",
+        "instance": "The path of the request.",
+        "trace_id": "The id of this answer, as in the header `Coterie-Trace`; the log has it too.",
         "hint": "What to do about it.",
         "doc": "Where the code is explained, in the documentation.",
         "errors": "Each fault of the body.",
@@ -275,7 +276,7 @@ OF_MESSAGES: Final[Mapping[str, Mapping[str, str]]] = {
         "values": "How many ring numbers the section has.",
     },
     "SecureTerms": {
-        "mode": "Whether the coordinator is taken to follow the protocol (`semi_honest`) or held to it (`consistent`).",
+        "mode": "Whether the coordinator is trusted to follow the protocol (`semi_honest`) or verified (`consistent`).",
         "corrupt": "The share of clients that may side with the coordinator.",
         "dropout": "The share of clients that may vanish.",
         "max_clients": "The most clients for which the rings have room.",

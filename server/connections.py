@@ -13,11 +13,15 @@ from typing import Any, Final
 import structlog
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from coterie.errors import RequestRefused
+
 HEADER_BYTES: Final = 1 << 16
 """All bytes of a request before its body."""
 RESERVED_FILES: Final = 192
 """Descriptors for everything that is no connection: the database, blobs, the worker, sockets that listen."""
 WANTED_FILES: Final = 1 << 16
+_END: Final = b"\r\n\r\n"
+"""The end of a request's headers."""
 log = structlog.get_logger("coterie.server")
 
 
@@ -81,7 +85,8 @@ class GuardedProtocol(HttpToolsProtocol):
     guard: Connections
     address: str = ""
     _admitted = False
-    _head = 0
+    _head_end = b""
+    _head_bytes = 0
     _deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -102,12 +107,9 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Bytes came."""
-        if self._deadline is not None:
-            # What comes now may be the end of the headers and the beginning of a body.
-            if self._head > HEADER_BYTES:
-                self.send_400_response("The headers are too long.")
-                return
-            self._head += len(data)
+        if self._deadline is not None and self._head_with(data) > HEADER_BYTES:
+            self.send_400_response("The headers are too long.")
+            return
         if self.parser is not None:
             super().data_received(data)
 
@@ -117,6 +119,12 @@ class GuardedProtocol(HttpToolsProtocol):
         if self._deadline is None:
             self.guard.waits(self)
             self._expect_headers()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """One header. Raises RequestRefused for a second Host: a proxy may have read the other."""
+        super().on_header(name, value)
+        if [known for known, _ in self.headers].count(b"host") > 1:
+            raise RequestRefused("A request has one Host header.")
 
     def on_headers_complete(self) -> None:
         """The request may be answered."""
@@ -136,6 +144,14 @@ class GuardedProtocol(HttpToolsProtocol):
         # Its place is free now, not when the loop comes to it.
         self._leave()
 
+    def _head_with(self, data: bytes) -> int:
+        """How many bytes of the request come before its body, this chunk included, which may hold more than its end."""
+        before = self._head_end
+        end = (before + data).find(_END)
+        self._head_bytes += len(data) if end < 0 else end + len(_END) - len(before)
+        self._head_end = (before + data)[1 - len(_END) :]
+        return self._head_bytes
+
     def _leave(self) -> None:
         self._stop_waiting()
         if self._admitted:
@@ -143,7 +159,7 @@ class GuardedProtocol(HttpToolsProtocol):
             self.guard.leave(self)
 
     def _expect_headers(self) -> None:
-        self._head = 0
+        self._head_end, self._head_bytes = b"", 0
         self._deadline = asyncio.get_running_loop().call_later(self.guard.header_s, self.give_up)
 
     def _stop_waiting(self) -> None:

@@ -19,7 +19,7 @@ from coterie.server.bell import Bell, wait
 from coterie.server.board import Board
 from coterie.server.clock import now_ms
 from coterie.server.jobs.runner import JobRunner
-from coterie.server.jobs.wanted import due_entries, jobs_to_do
+from coterie.server.jobs.wanted import UNMASK, due_entries, jobs_to_do
 from coterie.server.rounds import set_back
 from coterie.server.rounds.errands import Errands
 from coterie.server.secure import opening
@@ -202,6 +202,7 @@ class Driver:
             digests = {
                 *await tasks.uploads(session, experiment, number),
                 *await attempts.masked_uploads(session, experiment, number),
+                *(await jobs.made(session, experiment, number, UNMASK)).values(),
             }
             in_use = await parts_in_use(session) if begun else frozenset[str]()
             sums = [attempt.id for attempt in await attempts.of_round(session, experiment, number)]

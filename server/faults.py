@@ -66,6 +66,7 @@ BLOB_WRITES: Final[Mapping[str, str]] = {
     "upload": "a blob that an administrator uploaded",
     "update": "an update file that a device sent",
     "masked": "a masked vector that a device sent",
+    "opened": "the sum of an attempt at secure aggregation, opened",
     "result": "a model version or server state that an aggregation made",
     "accumulator": "an accumulator that an edge aggregator made",
     "posted": "the parts of a message between two parties",
@@ -91,7 +92,7 @@ COMMIT_POINTS: Final[Mapping[str, str]] = {
 _OF_EDGES: Final = ("edge_", "joined", "fetched", "mirror", "accumulator", "answered", "settled", "withdrawn", "told")
 EDGE_POINTS: Final = tuple(point for point in COMMIT_POINTS if point.startswith(_OF_EDGES))
 """The points that only an edge aggregator reaches."""
-_OF_SECRETS: Final = ("trained", "message", "masked", "attempt", "survivors")
+_OF_SECRETS: Final = ("trained", "message", "masked", "attempt", "survivors", "opened")
 SECURE_POINTS: Final = tuple(point for point in COMMIT_POINTS if point.startswith(_OF_SECRETS))
 """The points that only secure aggregation reaches."""
 _OF_BUDGETS: Final = ("policy", "spent")

@@ -160,11 +160,11 @@ def policy_of(row: PopulationRow) -> PopulationPolicy:
 
 def changed(policy: PopulationPolicy, change: PolicyChange) -> PopulationPolicy:
     """The policy after a change. Raises pydantic.ValidationError where its lines do not go together."""
-    given = change.model_dump(exclude_unset=True, exclude={"signers"})
+    changes = change.model_dump(exclude_unset=True, exclude={"signers"})
     if "signers" in change.model_fields_set:
-        given["signers_only"] = change.signers is not None
-    kept = {name: value for name, value in policy.model_dump().items() if name not in given}
-    return PopulationPolicy.model_validate(kept | {name: value for name, value in given.items() if value is not None})
+        changes["signers_only"] = change.signers is not None
+    kept = {name: value for name, value in policy.model_dump().items() if name not in changes}
+    return PopulationPolicy.model_validate(kept | {name: value for name, value in changes.items() if value is not None})
 
 
 def to_row(policy: PopulationPolicy) -> str:

@@ -9,6 +9,10 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 BODY_LIMIT = 1024 * 1024
+BODILESS = ("GET", "HEAD")
+"""Methods of which no route reads a body."""
+MOST_DIGITS = 20
+"""Of a length that is read as a number."""
 LEFT = 499
 """How a request is counted whose client left before it was whole."""
 STREAMED = (("PUT", "/v1/blobs/"), ("PATCH", "/v1/device/tasks/"), ("PATCH", "/v1/party/messages/"))
@@ -30,6 +34,7 @@ class Envelope:
             return
         scope["coterie.trace"] = trace = secrets.token_hex(8)
         bounded = not any(scope["method"] == method and scope["path"].startswith(prefix) for method, prefix in STREAMED)
+        declared = _content_length(scope) if bounded and scope["method"] not in BODILESS else 0
         received = 0
         whole = False
         status = 500
@@ -37,6 +42,8 @@ class Envelope:
 
         async def limited() -> Message:
             nonlocal received, whole
+            if declared > BODY_LIMIT:
+                raise _too_large()
             try:
                 # After the body only the disconnection is left, for which a stream waits as long as it likes.
                 left = started + self._stall_s + received / self._rate - time.perf_counter()
@@ -49,9 +56,7 @@ class Envelope:
                 whole = not message.get("more_body", False)
                 received += len(message.get("body", b""))
                 if bounded and received > BODY_LIMIT:
-                    # An HTTPException passes through the framework's parsing of bodies; any other exception is
-                    # swallowed there.
-                    raise HTTPException(413, f"The body is larger than the {BODY_LIMIT} bytes allowed here.")
+                    raise _too_large()
             return message
 
         async def traced(message: Message) -> None:
@@ -72,3 +77,14 @@ class Envelope:
             scope["app"].state.coordinator.metrics.observe(
                 scope["method"], route, status, time.perf_counter() - started
             )
+
+
+def _content_length(scope: Scope) -> int:
+    """How many bytes the request says that its body has; 0 where it does not say."""
+    value = next((value for name, value in scope["headers"] if name == b"content-length"), b"")
+    return int(value) if value.isdigit() and len(value) <= MOST_DIGITS else BODY_LIMIT + 1 if value else 0
+
+
+def _too_large() -> HTTPException:
+    # An HTTPException passes through the framework's parsing of bodies; any other exception is swallowed there.
+    return HTTPException(413, f"The body is larger than the {BODY_LIMIT} bytes allowed here.")

@@ -112,7 +112,7 @@ async def _refused(request: Request, error: Exception) -> Response:
 
 async def _invalid(request: Request, error: Exception) -> Response:
     found = [
-        {"pointer": "/" + "/".join(str(part) for part in entry["loc"]), "detail": entry["msg"]}
+        {"pointer": "/" + "/".join(str(part) for part in entry["loc"]), "detail": _plain(entry["msg"])}
         for entry in cast(RequestValidationError, error).errors()
     ]
     where = "; ".join(f"{entry['pointer']}: {entry['detail']}" for entry in found[:5])
@@ -126,6 +126,11 @@ async def _invalid(request: Request, error: Exception) -> Response:
     )
 
 
+def _plain(message: str) -> str:
+    """What pydantic says of a fault, without its prefix for rules of ours and without a full stop."""
+    return message.removeprefix("Value error, ").removesuffix(".")
+
+
 async def _http(request: Request, error: Exception) -> Response:
     error = cast(HTTPException, error)
     code = CODES.get(error.status_code, "request_refused")
@@ -137,7 +142,7 @@ async def _http(request: Request, error: Exception) -> Response:
     elif error.status_code == 408:
         hint = "Send it again; an upload goes on where it stopped."
     elif isinstance(error.__cause__, ValueError | RecursionError):
-        code, detail = "request_invalid", "The body is not JSON in UTF-8 of a sensible depth."
+        code, detail = "request_invalid", "The body is not valid UTF-8 JSON, or nested too deeply."
     return problem(request, status=error.status_code, code=code, detail=detail, hint=hint, headers=error.headers)
 
 

@@ -5,6 +5,8 @@ from pathlib import Path
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from coterie.protocol.wire import DISPLAYABLE
+
 MEBIBYTE = 1024 * 1024
 
 
@@ -56,9 +58,7 @@ class Settings(BaseSettings):
     body_stall_s: float = Field(
         default=60.0, gt=0, description="How long a request may pause inside its body before it is given up."
     )
-    body_rate: float = Field(
-        default=1024.0, gt=0, description="Bytes a second that a body must come at, or it is given up after a stall."
-    )
+    body_rate: float = Field(default=1024.0, gt=0, description="Minimum upload rate, in bytes/s, after `body_stall_s`.")
     header_timeout_s: float = Field(
         default=10.0, gt=0, description="How long a connection may take until all headers of a request are there."
     )
@@ -106,6 +106,13 @@ class Settings(BaseSettings):
         default=None, repr=False, description="A token of the kind edge; needed to join, not any more afterwards."
     )
     upstream_ca: Path | None = Field(default=None, description="PEM of the authority of the coordinator above.")
+    edge_name: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=128,
+        pattern=DISPLAYABLE,
+        description="What the coordinator above calls it; `edge aggregator on` and the host's name when not given.",
+    )
     edge_cohort: int = Field(default=10, ge=1, description="How many updates an edge aggregator's round wants.")
     edge_over_selection: float = Field(
         default=1.0, ge=1, le=10, description="How many tasks it hands out for each update that it wants."

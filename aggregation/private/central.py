@@ -88,9 +88,9 @@ class ClippedSum:
 
     def add(self, vector: npt.NDArray[np.floating[Any]]) -> None:
         """Shorten one device's vector to the round's norm, and add it."""
-        held = clip(vector, self._bound)
-        self._steps += np.rint(held.vector / self._step)
-        self._bits += -0.5 if held.shortened else 0.5
+        clipped = clip(vector, self._bound)
+        self._steps += np.rint(clipped.vector / self._step)
+        self._bits += -0.5 if clipped.shortened else 0.5
 
     def join(self, other: "ClippedSum") -> None:
         """Add another sum of the same round."""

@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Final, cast
 
 from coterie import errors
-from coterie.aggregation.experiment import RESERVED_METRICS
+from coterie.aggregation.fitting import RESERVED_METRICS
 from coterie.aggregation.losses import PerExample
 from coterie.aggregation.plan.check_session import ROWS_IN_STEP, keeps_rows
 from coterie.aggregation.plan.manifest import MOST_EPOCHS, MOST_ROWS, SAMPLE_WEIGHT

@@ -4,8 +4,8 @@
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Sequence
+from contextlib import aclosing, contextmanager
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
 from urllib.parse import quote
@@ -15,11 +15,10 @@ from pydantic import BaseModel
 
 from coterie.aggregation.history import History
 from coterie.aggregation.record import RoundRecord
-from coterie.client_sdk.answers import pieces
-from coterie.client_sdk.control.sse import messages
+from coterie.client_sdk.control.event_stream import follow_events, read_events
 from coterie.client_sdk.http import Link, is_transient
 from coterie.client_sdk.lean_httpx import httpx
-from coterie.errors import CoterieError, ExperimentError, Forbidden, RemoteError
+from coterie.errors import ExperimentError, Forbidden, RemoteError
 from coterie.protocol.audit import AuditEntry
 from coterie.protocol.budget import BudgetView, LedgerEntry
 from coterie.protocol.canonical import sha256_hex
@@ -47,13 +46,10 @@ from coterie.protocol.wire import BlobRef, read_message
 View = TypeVar("View", bound=BaseModel)
 Result = TypeVar("Result")
 
-FINISHED: Final = frozenset(("finished", "stopped", "failed"))
+FINISHED: Final = frozenset(("finished", "stopped"))
 FINAL_EVENT: Final = "experiment.finished"
 ATTEMPTS: Final = 4
 BLOB_BYTES: Final = 4 << 30
-SILENCE_S: Final = 2.0
-MOST_AHEAD: Final = 100
-"""So many events may have come that nobody has asked for yet."""
 
 
 class ControlClient:
@@ -90,9 +86,9 @@ class ControlClient:
 
         client_state: of a population that is made; ``none`` where devices do not come back, so that what needs their
         state is refused.
-        Raises ExperimentError (``population_schema``) when it exists with another schema, of which this is no finer
-        reading (`coterie.protocol.refinement`): a schema never changes, because devices have checked their data against
-        it. Raises Forbidden (``token_role``) where what is missing is an operator's to make.
+        Raises ExperimentError (``population_schema``) when it exists with another schema, of which this is no
+        refinement (`coterie.protocol.refinement`): a schema never changes, because devices have checked their data
+        against it. Raises Forbidden (``token_role``) where what is missing is an operator's to make.
         """
         try:
             found = read_message(PopulationView, await self.link.json("GET", f"/v1/populations/{name}"))
@@ -104,7 +100,7 @@ class ControlClient:
                 found = read_message(PopulationView, await self.create("/v1/populations", request))
         if (why := departure(schema, found.data_schema)) is not None:
             raise ExperimentError(
-                f"Population {name!r} has a data schema of which this experiment's is not a finer reading: it {why}.",
+                f"This experiment's data schema is not a refinement of that of population {name!r}: it {why}.",
                 hint="Name another population, or give the experiment the population's schema.",
                 code="population_schema",
             )
@@ -249,7 +245,7 @@ class ControlClient:
         return await self.items(DeviceView, f"/v1/devices{query}")
 
     async def revoke(self, device: str) -> DeviceView:
-        """Shut a device out for ever."""
+        """Revoke a device."""
         return read_message(DeviceView, await self.link.json("POST", f"/v1/devices/{quote(device, safe='')}/revoke"))
 
     async def history(self, experiment: str) -> History:
@@ -261,10 +257,9 @@ class ControlClient:
     async def past_events(self, experiment: str | None = None, *, after: int = 0) -> AsyncIterator[Event]:
         """The events that there are, the oldest first: all, or an experiment's."""
         only = "" if experiment is None else f"&experiment={experiment}"
-        target = f"/v1/events?live=false&after={after}{only}"
-        async with self.link.stream("GET", target, headers={"Accept": "text/event-stream"}) as response:
-            async for message in messages(pieces(response)):
-                yield read_message(Event, message.data.encode())
+        async with aclosing(read_events(self.link, f"/v1/events?live=false&after={after}{only}")) as events:
+            async for event in events:
+                yield event
 
     async def events(self, experiment: str | None, *, after: str | None = None) -> AsyncIterator[Event]:
         """An experiment's events from its first, or from the one after ``after``, until it has finished; of None those
@@ -275,7 +270,7 @@ class ControlClient:
         last, failures, over = after, 0, False
         while True:
             try:
-                async for event in self._follow_events(experiment, last):
+                async for event in follow_events(self.link, experiment, last):
                     failures = 0
                     if event is None:
                         # Silence: perhaps the last event was ``after``. Over before the silence began means no more.
@@ -294,37 +289,6 @@ class ControlClient:
                 if failures >= ATTEMPTS:
                     raise
             await asyncio.sleep(0.25 * 2**failures)
-
-    async def _follow_events(self, experiment: str | None, last: str | None) -> AsyncGenerator[Event | None]:
-        """One connection's events; None after each `SILENCE_S` without any, and when it ends."""
-        headers = {"Accept": "text/event-stream", **({} if last is None else {"Last-Event-ID": last})}
-        target = "/v1/events" if experiment is None else f"/v1/events?experiment={experiment}"
-        arrived: asyncio.Queue[Event | CoterieError | None] = asyncio.Queue(MOST_AHEAD)
-
-        async def receive() -> None:
-            try:
-                async with self.link.stream("GET", target, headers=headers, patient=True) as response:
-                    async for message in messages(pieces(response)):
-                        await arrived.put(read_message(Event, message.data.encode()))
-                await arrived.put(None)
-            except CoterieError as error:
-                await arrived.put(error)
-
-        receiver = asyncio.create_task(receive())
-        try:
-            while True:
-                try:
-                    item = await asyncio.wait_for(arrived.get(), SILENCE_S)
-                except TimeoutError:
-                    yield None
-                    continue
-                if isinstance(item, CoterieError):
-                    raise item
-                yield item
-                if item is None:
-                    return
-        finally:
-            receiver.cancel()
 
     async def _is_over(self, experiment: str) -> bool:
         try:

@@ -144,7 +144,7 @@ class Control:
         return self.portal.call(self.client.devices(population))
 
     def revoke(self, device: str) -> DeviceView:
-        """Shut a device out for ever, by its id."""
+        """Revoke a device, by its id."""
         return self.portal.call(self.client.revoke(device))
 
     def make_session(self, request: SessionCreate) -> SessionCreated:

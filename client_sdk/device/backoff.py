@@ -1,13 +1,12 @@
-"""When a device may knock again.
+"""Retry delays.
 
 Two rules, both pure functions of their arguments:
 
 * After an answer, wait a uniform draw from the window that the coordinator gave.
 * After failure n (n = 1, 2, ...), wait a uniform draw from [0, min(cap, base * 2^(n-1))] ("full jitter", so that
-devices that failed together do not return
-  together), added to the floor: the start of the last window the coordinator gave, or its ``Retry-After`` when that is
-  longer. So a device is never faster than its coordinator asked, however often it fails, and before any window is known
-  only the jitter counts.
+  devices that failed together do not return together), added to the floor: the start of the last window the
+  coordinator gave, or its ``Retry-After`` when that is longer. So a device is never faster than its coordinator asked,
+  however often it fails, and before any window is known only the jitter counts.
 """
 
 import random

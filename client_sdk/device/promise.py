@@ -182,4 +182,4 @@ def _of_a_sum(terms: SecureTerms) -> PrivacyEvent:
 
 
 def _refusal(why: str) -> PolicyRefused:
-    return PolicyRefused(f"The task's promise of privacy cannot hold: it {why}.", hint=HINT, code="privacy_unkept")
+    return PolicyRefused(f"The task's privacy guarantee is inconsistent: it {why}.", hint=HINT, code="privacy_unkept")

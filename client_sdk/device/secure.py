@@ -173,8 +173,8 @@ class SecureCourier:
             return Ended(masked=record.message in AFTER_MASKING, state="over", cause=cause)
 
     def _under_policy(self, state: ClientState) -> ClientState:
-        """The state, held to who must be endorsed by the policy of now: the owner may have changed it since the attempt
-        began. Raises SecureAggregationRefused (``secagg_identities``) once a roster was taken by another one.
+        """The state, checked against who must be endorsed by the current policy: the owner may have changed it since
+        the attempt began. Raises SecureAggregationRefused (``secagg_identities``) once another one took a roster.
         """
         if not self.endorsed.least or self.endorsed == state.required:
             return state
@@ -182,7 +182,7 @@ class SecureCourier:
             return replace(state, required=self.endorsed)
         raise SecureAggregationRefused(
             "This attempt's clients were counted by another policy than this device has now (min_endorsed, endorsers).",
-            hint="This client sends nothing more in this attempt; the next one is held to the policy of now.",
+            hint="This client sends nothing more in this attempt; the next one is checked against the current policy.",
             code="secagg_identities",
         )
 

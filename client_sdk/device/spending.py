@@ -272,8 +272,8 @@ def _require_limits(database: sqlite3.Connection, release: Release, policy: Devi
         for epsilon, delta in {row.promise for row in (*same, new) if row.promise is not None}:
             if not _fits_limit(own, delta, epsilon * _excess(own)):
                 raise PolicyRefused(
-                    f"The task's promise of privacy cannot hold: its experiment promised epsilon {epsilon:g} for all "
-                    "rounds, and this device has sent as much as that allows.",
+                    f"The task's privacy guarantee is inconsistent: its experiment promised epsilon {epsilon:g} for "
+                    "all rounds, and this device has sent as much as that allows.",
                     hint=HINT,
                     code="privacy_unkept",
                 )

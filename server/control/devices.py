@@ -58,7 +58,7 @@ async def index(
     return page(rows, limit, lambda row: row.id, views)
 
 
-@router.post("/v1/devices/{device}/revoke", operation_id="revokeDevice", summary="Shut a device out for ever")
+@router.post("/v1/devices/{device}/revoke", operation_id="revokeDevice", summary="Revoke a device")
 async def revoke(
     device: Annotated[str, Path(max_length=64)], coordinator: OpenCoordinator, caller: Calling
 ) -> DeviceView:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from fastapi import Path, Query, Response
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -13,7 +13,7 @@ from coterie.aggregation.progress import Reason, measured
 from coterie.aggregation.requested import settled_request
 from coterie.errors import Conflict, InternalError, NotFound
 from coterie.protocol import ids
-from coterie.protocol.control import ExperimentCreate, ExperimentView, ModelView, Page, RoundView
+from coterie.protocol.control import ExperimentCreate, ExperimentState, ExperimentView, ModelView, Page, RoundView
 from coterie.protocol.conversion import from_text
 from coterie.protocol.metrics import MetricSums
 from coterie.protocol.spread import spreads
@@ -112,8 +112,8 @@ async def create(
             session, "experiment.started", {"rounds": body.rounds.rounds, "cohort": body.rounds.cohort}, row.id
         )
         server = {"reducer": body.reducer, "server": body.server.model_dump(mode="json")}
-        told = {"name": row.name, "plan": row.plan, "strategies": list(strategies(manifest)), **server}
-        await audit.append(session, caller.token, "experiment.created", row.id, told)
+        details = {"name": row.name, "plan": row.plan, "strategies": list(strategies(manifest)), **server}
+        await audit.append(session, caller.token, "experiment.created", row.id, details)
         once.remember(session, row.id)
     await coordinator.board.catch_up()
     response.headers["Location"] = f"/v1/experiments/{row.id}"
@@ -125,7 +125,7 @@ async def index(
     coordinator: OpenCoordinator,
     caller: Calling,
     population: Annotated[str | None, Query(max_length=100)] = None,
-    state: Literal["running", "finished", "stopped"] | None = None,
+    state: ExperimentState | None = None,
     limit: PageLimit = 100,
     cursor: PageCursor = None,
 ) -> Page[ExperimentView]:

@@ -152,10 +152,10 @@ async def change(
             raise message_error(PolicyChange, error) from None
         if after != before:
             row.policy = to_row(after)
-            given = body.model_dump(mode="json", exclude_unset=True, exclude={"signers"})
+            changes = body.model_dump(mode="json", exclude_unset=True, exclude={"signers"})
             if after.signers_only != before.signers_only:
-                given["signers_only"] = after.signers_only
-            await audit.append(session, caller.token, "policy.changed", name, given)
+                changes["signers_only"] = after.signers_only
+            await audit.append(session, caller.token, "policy.changed", name, changes)
             events.append(session, "population.policy", {"population": name})
             for scope, bound in _limits(after):
                 await coordinator.rounds.spending.ledger.limit(session, name, scope, bound)

@@ -34,11 +34,11 @@ async def create(
         await caller.confirm(session)
         earlier = await once.earlier(session, response)
         if earlier is not None:
-            given = await _again(session, earlier)
+            secrets = await _again(session, earlier)
             identifier = earlier
         else:
             identifier = ids.new_id(ids.SESSION)
-            given = await _make_session(session, identifier, body)
+            secrets = await _make_session(session, identifier, body)
             detail = {"roles": [role.name for role in body.roles], "parties": [role.party for role in body.roles]}
             await audit.append(session, caller.token, "session.created", identifier, detail)
             events.append(session, "session.created", {"session": identifier, "name": body.name})
@@ -46,7 +46,7 @@ async def create(
         await session.flush()
         view = await session_view(coordinator, session, identifier)
     return SessionCreated.model_validate(
-        {**view.model_dump(), "tokens": {role: token.text for role, token in given.items()}}
+        {**view.model_dump(), "tokens": {role: token.text for role, token in secrets.items()}}
     )
 
 
@@ -65,23 +65,23 @@ async def _make_session(session: AsyncSession, identifier: str, body: SessionCre
         expires_at=now + body.expires_s * 1000,
     )
     session.add(row)
-    given = {role.name: new_token("party") for role in body.roles}
-    for role, token in given.items():
+    secrets = {role.name: new_token("party") for role in body.roles}
+    for role, token in secrets.items():
         label = f"role {role} of {body.name}"
         tokens.add(session, token, label=label, population=None, max_uses=1, expires_at=row.expires_at)
     await session.flush()
-    session.add_all(PartyRow(session=identifier, role=role, token=token.id) for role, token in given.items())
-    return given
+    session.add_all(PartyRow(session=identifier, role=role, token=token.id) for role, token in secrets.items())
+    return secrets
 
 
 async def _again(session: AsyncSession, identifier: str) -> dict[str, Token]:
     """New secrets for the roles that nobody has taken."""
-    given: dict[str, Token] = {}
+    secrets: dict[str, Token] = {}
     for place in await sessions.parties(session, identifier):
         if place.party is None:
-            given[place.role] = new_token("party", place.token)
-            await tokens.replace_secret(session, given[place.role])
-    return given
+            secrets[place.role] = new_token("party", place.token)
+            await tokens.replace_secret(session, secrets[place.role])
+    return secrets
 
 
 @router.get("/v1/sessions", operation_id="listSessions", summary="List sessions")

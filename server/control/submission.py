@@ -129,7 +129,7 @@ def _check_fit(request: ExperimentCreate, manifest: Manifest, base: Ground) -> N
     if (why := departure(manifest.schema, base.schema)) is not None:
         raise Conflict(
             f"The plan is for data schema {manifest.schema.digest[:12]}…; population {request.population!r} has "
-            f"{base.schema.digest[:12]}…, of which the plan's is no finer reading: it {why}.",
+            f"{base.schema.digest[:12]}…, and the plan's is not a refinement of it: it {why}.",
             hint="Compile the experiment with the population's schema, or with one that was prepared from it.",
             code="schema_mismatch",
         )

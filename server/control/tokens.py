@@ -72,7 +72,7 @@ def _check(body: TokenCreate) -> None:
         )
     if body.kind not in JOINING and body.uses is not None:
         raise InputError(
-            f"Only tokens of the kinds {' and '.join(JOINING)} have a number of uses.",
+            f"Only tokens of the kinds {' and '.join(JOINING)} can limit uses.",
             hint="Leave uses out.",
             code="token_uses",
         )

@@ -48,14 +48,14 @@ async def _delta(request: Request, coordinator: Coordinator, sha256: str, size: 
     asked = [word.partition(";")[0].strip() for word in request.headers.get("A-IM", "").split(",")]
     if ASKED not in asked:
         return None
-    for held in listed(request.headers.get("If-None-Match", ""))[:MOST_HELD]:
+    for base in listed(request.headers.get("If-None-Match", ""))[:MOST_HELD]:
         async with coordinator.storage.database.read() as session:
-            row = await blob_rows.find(session, held)
+            row = await blob_rows.find(session, base)
         if row is None or row.kind != "model" or row.size != size:
             continue
-        made = await coordinator.downloads.deltas.delta_file(held, sha256, size)
+        made = await coordinator.downloads.deltas.delta_file(base, sha256, size)
         if made is not None:
-            return held, made
+            return base, made
     return None
 
 
@@ -108,8 +108,8 @@ async def get(sha256: BlobPath, request: Request, coordinator: OpenCoordinator) 
         return await _send(request, coordinator, sha256, Variant(part.start, part.stop, 206, None), headers)
     delta = await _delta(request, coordinator, sha256, size)
     if delta is not None:
-        held, packed = delta
-        headers |= {"IM": ASKED, "Delta-Base": f'"{held}"', "Cache-Control": "no-store"}
+        base, packed = delta
+        headers |= {"IM": ASKED, "Delta-Base": f'"{base}"', "Cache-Control": "no-store"}
         return await _send(request, coordinator, sha256, Variant(0, packed.stat().st_size, 226, packed), headers)
     if accepts_zstd(request.headers.get("Accept-Encoding", "")):
         packed = await coordinator.downloads.compression.packed(sha256, size)

@@ -44,12 +44,12 @@ async def check_in(body: CheckIn, coordinator: OpenCoordinator, device: SigningD
         async with coordinator.storage.database.read() as session:
             settled = await tasks.verdicts(session, device.id, body.pending) if body.pending else {}
             ended = await experiments.not_running(session, device.population, body.experiments)
-            held = await tasks.lease_of(session, device.id)
-            offers = await candidates(coordinator, session, asker) if held is None and offered else []
-        if held is not None:
+            leased = await tasks.lease_of(session, device.id)
+            offers = await candidates(coordinator, session, asker) if leased is None and offered else []
+        if leased is not None:
             coordinator.presence.fleet.holds_a_task(device.id)
-        if held is not None and held.lease_until > now_ms():
-            task = repeat(coordinator, held)
+        if leased is not None and leased.lease_until > now_ms():
+            task = repeat(coordinator, leased)
         elif offers:
             experiment, kind = offers[0]
             task = await lease(coordinator, asker, experiment, kind)

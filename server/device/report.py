@@ -27,7 +27,9 @@ class LeaseLeft(BaseModel):
     lease_ms: Milliseconds
 
 
-@router.post("/v1/device/tasks/{task}/progress", operation_id="reportProgress", summary="Still at it: extend the lease")
+@router.post(
+    "/v1/device/tasks/{task}/progress", operation_id="reportProgress", summary="Report progress and extend the lease"
+)
 async def progress(task: TaskPath, body: Progress, coordinator: OpenCoordinator, device: SigningDevice) -> LeaseLeft:
     """The lease starts anew. A round's deadline is not moved by it."""
     async with coordinator.storage.database.write("progress") as session:

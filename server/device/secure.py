@@ -35,7 +35,9 @@ class MessageReceipt(BaseModel):
     state: Literal["accepted", "already"]
 
 
-@router.post("/v1/device/tasks/{task}/secure/keys", operation_id="advertiseKeys", summary="Trained: bring the keys")
+@router.post(
+    "/v1/device/tasks/{task}/secure/keys", operation_id="advertiseKeys", summary="Report training done and send keys"
+)
 async def keys(
     task: TaskPath, body: AdvertiseKeys, coordinator: OpenCoordinator, device: SigningDevice
 ) -> MessageReceipt:

@@ -88,7 +88,9 @@ class Edge:
     async def _pass(self) -> float:
         """Do what is due. Returns the seconds until something may be due again; the bell may ring before."""
         if self._member is None:
-            self._member = await join(self.storage.database, self.link, self.settings.upstream_token)
+            self._member = await join(
+                self.storage.database, self.link, self.settings.upstream_token, self.settings.edge_name
+            )
             log.info("edge joined", upstream=self.link.url, device=self._member.device)
         async with self.storage.database.read() as session:
             task = await upstream.at_work(session)
@@ -157,7 +159,7 @@ class Edge:
             for name in sorted(over):
                 row, opened = locked[name].experiment, locked[name].opened
                 if opened is not None:
-                    gone = StopRequested(Cause.WITHDRAWN, "the experiment is over above")
+                    gone = StopRequested(Cause.WITHDRAWN, "the upstream experiment has ended")
                     await self.rounds.apply(session, row, opened, gone)
                 if row.state == experiments.RUNNING:
                     self.rounds.finish_mirrored(session, row, Reason.COMPLETED)

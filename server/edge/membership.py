@@ -1,6 +1,7 @@
 """Joining the coordinator above: an edge aggregator enrols like a device, under a token of the kind edge."""
 
 import os
+import socket
 from dataclasses import dataclass
 
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -21,6 +22,8 @@ from coterie.server.store.tables import MembershipRow, SecretRow
 from coterie.version import __version__
 
 KEY = "edge_key"
+MOST_OF_HOST = 100
+"""So many characters of a host's name are part of an edge aggregator's."""
 CAPABILITIES = Capabilities(sdk=f"coterie-edge/{__version__}", trainers=("plan", "external"), features=tuple(FEATURES))
 """Its devices have them or not; each gets what it can do."""
 """What an edge aggregator says of itself; what its devices can do is for its own rounds to find out."""
@@ -39,9 +42,10 @@ class EdgeMembership:
     signed: SignedLink
 
 
-async def join(database: Database, link: Link, token: str | None) -> EdgeMembership:
+async def join(database: Database, link: Link, token: str | None, name: str | None = None) -> EdgeMembership:
     """Join, or take up the membership that the rows hold.
 
+    name: what the coordinator above calls it when it enrols; None for one with the host's name.
     A token makes the edge accept the keys that the population above accepts by now; one that has run out changes
     nothing. The coordinator's key is pinned for good.
     Raises ConfigurationError (``token_missing``, ``other_membership``, ``schema_mismatch``), RemoteError.
@@ -52,7 +56,7 @@ async def join(database: Database, link: Link, token: str | None) -> EdgeMembers
     if row is None:
         if token is None or info is None:
             raise token_missing()
-        row, nonce = await _enrol(database, link, token, info)
+        row, nonce = await _enrol(database, link, token, info, name or host_name())
     else:
         nonce = None
         if info is not None and (info.population, info.coordinator_key) != (row.population, row.coordinator_key):
@@ -75,7 +79,7 @@ async def join(database: Database, link: Link, token: str | None) -> EdgeMembers
 def token_missing() -> ConfigurationError:
     """The refusal to join without a token."""
     return ConfigurationError(
-        "This coordinator has joined no other yet, so --upstream needs a token of the kind edge.",
+        "This coordinator is not joined to an upstream coordinator, so --upstream needs a token of the kind edge.",
         hint="Ask the operator above for one, and give it by --upstream-token or COTERIE_UPSTREAM_TOKEN.",
         code="token_missing",
     )
@@ -91,7 +95,15 @@ async def _population(link: Link, token: str, *, known: bool) -> PopulationInfo 
     return read_message(PopulationInfo, answer)
 
 
-async def _enrol(database: Database, link: Link, token: str, info: PopulationInfo) -> tuple[MembershipRow, str]:
+def host_name() -> str:
+    """A name that tells edge aggregators on different hosts apart."""
+    host = "".join(letter for letter in socket.gethostname() if letter.isprintable())
+    return f"edge aggregator on {host[:MOST_OF_HOST]}" if host else "edge aggregator"
+
+
+async def _enrol(
+    database: Database, link: Link, token: str, info: PopulationInfo, name: str
+) -> tuple[MembershipRow, str]:
     if not set(info.protocol) & set(PROTOCOL_VERSIONS):
         raise ConfigurationError(
             f"The coordinator above speaks device protocol {list(info.protocol)}, this one {list(PROTOCOL_VERSIONS)}.",
@@ -100,7 +112,7 @@ async def _enrol(database: Database, link: Link, token: str, info: PopulationInf
         )
     key = await _key(database)
     request = EnrolRequest(
-        public_key=key.public, schema_digest=info.schema_digest, name="edge aggregator", capabilities=CAPABILITIES
+        public_key=key.public, schema_digest=info.schema_digest, name=name, capabilities=CAPABILITIES
     )
     answer = await link.json(
         "POST", "/v1/device/enrol", request.model_dump(mode="json"), headers={"Authorization": f"Bearer {token}"}

@@ -105,8 +105,8 @@ class Mirror:
             raise PolicyRefused("The operator of this edge aggregator stopped the experiment.", code="stopped_here")
         if needed(self.settings, task.edge) > task.edge.max_clients:
             raise PolicyRefused(
-                f"The task lets this edge aggregator speak for {task.edge.max_clients} clients; it never speaks for "
-                f"fewer than {needed(self.settings, task.edge)}.",
+                f"The task lets this edge aggregator speak for {task.edge.max_clients} clients; it requires "
+                f"at least {needed(self.settings, task.edge)} clients.",
                 hint="Lower --edge-min-clients, or enrol with a token that allows more.",
                 code="too_few_clients",
             )

@@ -164,7 +164,11 @@ class JobRunner:
         """Make a result durable, and record it in one transaction with the end of the job. False, with nothing
         changed, where the job is not this runner's any more.
         """
-        for file in kind.files(result):
+        files = kind.files(result)
+        # Nobody would look for the files of a lost job before the sweep.
+        if files and not await self._has(job):
+            return False
+        for file in files:
             await self.context.storage.blobs.put(file.shelf, file.digest, chunks_of(file.path), point=kind.point)
         details, digest = await asyncio.to_thread(kind.remember, result)
         async with self.context.storage.database.write(kind.transaction) as session:
@@ -173,8 +177,15 @@ class JobRunner:
             if kept:
                 await kind.keep(self.context, session, job, locked, result)
         if not kept:
-            log.warning("result of a lost job", job=job.key.kind, round=job.key.round, attempt=job.attempt)
+            _log_lost(job)
         return kept
+
+    async def _has(self, job: Job) -> bool:
+        async with self.context.storage.database.read() as session:
+            has = await jobs.is_leased(session, job)
+        if not has:
+            _log_lost(job)
+        return has
 
     async def _refused(self, kind: JobKind, job: Job, error: JobFailed) -> None:
         if kind.refuse is None:
@@ -199,3 +210,7 @@ class JobRunner:
         async with self.context.storage.database.write("job") as session:
             due_at = now_ms() + round(1000 * pause)
             await jobs.put_back(session, job, due_at=due_at, failures=job.failures + 1, error=why)
+
+
+def _log_lost(job: Job) -> None:
+    log.warning("result of a lost job", job=job.key.kind, round=job.key.round, attempt=job.attempt)

@@ -1,12 +1,11 @@
 """Secure aggregation: masked vectors added up while they come, the sum of each attempt opened, and what the opened sums
 of a round make: a version, or a measurement.
 
-A crash in between means doing it again, from the same rows and files and with the same result. An opened sum is a file
-of this machine: where it is gone when it is needed, it is opened again.
+A crash in between means doing it again, from the same rows and blobs and with the same result. An opened sum is a blob
+among the updates until its attempt is over: where it is gone or damaged when it is needed, it is opened again.
 """
 
 import asyncio
-import hashlib
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,11 +16,11 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from coterie.aggregation.due import SUMS
 from coterie.aggregation.engine import EvaluationSummed, Work
-from coterie.errors import InternalError
+from coterie.errors import InternalError, StorageError
 from coterie.protocol.device import TaskKind
 from coterie.protocol.secagg import SecureTerms
 from coterie.server.clock import now_ms
-from coterie.server.jobs.kind import JobKind, JobResult, round_due, still_due
+from coterie.server.jobs.kind import JobKind, JobResult, MadeFile, round_due, still_due
 from coterie.server.jobs.noise import noise_of
 from coterie.server.jobs.versions import keep_version, remember_version, version_files
 from coterie.server.jobs.wanted import UNMASK
@@ -41,14 +40,14 @@ from coterie.server.worker.workers import JobFailed
 class OpenedSum:
     """The sum of an attempt.
 
-    total: its file.
+    total: the digest of its file.
     survivors: of how many clients it is.
     blamed: places of a dealer and a revealer whose share did not fit, the latter null where no choice of shares did.
     """
 
     attempt: AttemptRow
     machine: Machine
-    total: Path
+    total: str
     survivors: int
     blamed: Sequence[Sequence[int | None]]
 
@@ -68,7 +67,7 @@ async def _running_sum(context: RoundContext, job: Job, folder: Path) -> Mapping
 async def _nothing_more(
     context: RoundContext, session: AsyncSession, job: Job, locked: Locked, result: JobResult
 ) -> None:
-    """The running sum is a cache, and an opened sum a file: only the job's row tells of it."""
+    """The running sum is a cache: only the job's row tells of it."""
 
 
 async def forget_over(context: RoundContext, job: Job) -> None:
@@ -77,9 +76,13 @@ async def forget_over(context: RoundContext, job: Job) -> None:
     """
     async with context.storage.database.read() as session:
         rows = await attempts.of_round(session, job.key.experiment, job.key.round)
-    for row in rows:
-        if row.phase in attempts.OVER:
-            opening.forget(context.storage.blobs, row.id)
+        opened = await jobs.made(session, job.key.experiment, job.key.round, UNMASK)
+    over = [row.id for row in rows if row.phase in attempts.OVER]
+    for attempt in over:
+        opening.forget(context.storage.blobs, attempt)
+    digests = [opened[attempt] for attempt in over if attempt in opened]
+    if digests:
+        await context.storage.blobs.delete("updates", digests)
 
 
 async def _unmask_arguments(context: RoundContext, job: Job, folder: Path) -> Mapping[str, Any] | None:
@@ -106,7 +109,13 @@ async def _unmask_arguments(context: RoundContext, job: Job, folder: Path) -> Ma
 def _opened(result: JobResult) -> tuple[Mapping[str, Any] | None, str | None]:
     if "cause" in result:
         return None, None
-    return {"survivors": result["survivors"], "blamed": result["blamed"]}, digest_of(Path(result["total"]))
+    return {"survivors": result["survivors"], "blamed": result["blamed"]}, result["total"]["sha256"]
+
+
+def _sum_file(result: JobResult) -> tuple[MadeFile, ...]:
+    if "cause" in result:
+        return ()
+    return (MadeFile("updates", result["total"]["sha256"], Path(result["total"]["path"])),)
 
 
 async def _keep_unmasked(
@@ -144,29 +153,34 @@ async def _opened_sums(
             continue
         key = JobKey(job.key.experiment, job.key.round, UNMASK, attempt.id)
         row, machine = await jobs.find(session, key), await context.machines.of(session, attempt.id, attempt.version)
-        total = opening.total_of(context.storage.blobs, attempt.id)
-        if machine is None or row is None or row.state != jobs.DONE or row.result is None:
+        if machine is None or row is None or row.state != jobs.DONE or row.result is None or row.digest is None:
             return None
         answer = json.loads(row.result)
-        sums.append(OpenedSum(attempt, machine, total, answer["survivors"], answer["blamed"]))
+        sums.append(OpenedSum(attempt, machine, row.digest, answer["survivors"], answer["blamed"]))
     return sums
 
 
 async def _sums_here(context: RoundContext, job: Job, kind: TaskKind) -> list[OpenedSum] | None:
-    """The opened sums of a round, whose files are what they were. None where one has to be opened again first."""
+    """The opened sums of a round, whose blobs are what they were. None where one has to be opened again first."""
     async with context.storage.database.read() as session:
         sums = await _opened_sums(context, session, job, kind)
-        rows = await jobs.of_open_rounds(session)
     if not sums:
         return None
-    digests = {row.subject: row.digest for row in rows if row.kind == UNMASK}
-    gone = [one for one in sums if await asyncio.to_thread(digest_of, one.total) != digests.get(one.attempt.id)]
+    gone = [one for one in sums if not await asyncio.to_thread(_is_whole, context, one)]
     if not gone:
         return sums
     async with context.storage.database.write("job") as session:
         for one in gone:
             await jobs.redo(session, JobKey(job.key.experiment, job.key.round, UNMASK, one.attempt.id), now_ms())
     return None
+
+
+def _is_whole(context: RoundContext, opened: OpenedSum) -> bool:
+    try:
+        context.storage.blobs.reader.check("updates", opened.total, "an opened sum")
+    except StorageError:
+        return False
+    return True
 
 
 async def _version_arguments(context: RoundContext, job: Job, folder: Path) -> Mapping[str, Any] | None:
@@ -183,7 +197,7 @@ async def _version_arguments(context: RoundContext, job: Job, folder: Path) -> M
         "manifest": row.plan,
         "terms": sums[0].terms.model_dump(mode="json"),
         "base": found.value.base,
-        "sums": [{"total": str(opened.total), "survivors": opened.survivors} for opened in sums],
+        "sums": [{"total": opened.total, "survivors": opened.survivors} for opened in sums],
         "expected": request.rounds.cohort,
         "reducer": request.reducer,
         "central": central or None,
@@ -220,7 +234,7 @@ async def _evaluation_arguments(context: RoundContext, job: Job, folder: Path) -
         "manifest": row.plan,
         "terms": one.terms.model_dump(mode="json"),
         "base": found.value.version,
-        "total": str(one.total),
+        "total": one.total,
         "survivors": one.survivors,
     }
 
@@ -273,15 +287,6 @@ def _status(attempt: AttemptRow) -> AttemptStatus:
     )
 
 
-def digest_of(path: Path) -> str | None:
-    """The SHA-256 of a file, as hex; None where it is gone."""
-    try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except FileNotFoundError:
-        return None
-
-
 RUNNING_SUM = JobKind(
     worker="secure_sum",
     arguments=_running_sum,
@@ -297,6 +302,8 @@ UNMASKING = JobKind(
     transaction="job",
     refuse=_failing("unmask_failed"),
     refused="attempt",
+    files=_sum_file,
+    point="opened",
     remember=_opened,
     tidy=forget_over,
 )

@@ -39,8 +39,8 @@ def due_entries(opened: OpenRound, statuses: Sequence[AttemptStatus], rows: JobR
     rows: of the jobs of all open rounds.
     now: milliseconds.
     """
-    mine = [SumAttempt(each.id, _kind(each), _stage(each, rows, now)) for each in _of(opened, statuses)]
-    return due(opened.value, mine)
+    sums = [SumAttempt(each.id, _kind(each), _stage(each, rows, now)) for each in _of(opened, statuses)]
+    return due(opened.value, sums)
 
 
 def jobs_to_do(

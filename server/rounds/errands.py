@@ -1,4 +1,4 @@
-"""What a process does beside looking at rows: one task for each key, whose trouble is logged and nobody else's."""
+"""Background tasks by key; failures are logged."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Hashable
@@ -33,8 +33,8 @@ class Errands:
                 await act(*arguments)
             except Exception as error:
                 ours = isinstance(error, CoterieError)
-                told = {"why": error.message, "hint": error.hint} if ours else {"exc_info": error}
-                log.error("round cannot go on yet", errand=str(key), again_s=RETRY_S, **told)
+                details = {"why": error.message, "hint": error.hint} if ours else {"exc_info": error}
+                log.error("round cannot go on yet", errand=str(key), again_s=RETRY_S, **details)
                 await asyncio.sleep(RETRY_S)
             finally:
                 self._tasks.pop(key, None)

@@ -59,8 +59,8 @@ async def participants(session: AsyncSession, experiment: ExperimentRow, value: 
     rows = [row for row in await tasks.accepted(session, experiment.id, value.number) if row.kind == "train"]
     if len(rows) > MOST_LISTED:
         return ()
-    told = [(row, None if request.secure is not None else json.loads(row.sums).get("loss")) for row in rows]
-    found = [Participant(client=row.device, lag=max(value.place - row.place, 0), loss=loss) for row, loss in told]
+    losses = [(row, None if request.secure is not None else json.loads(row.sums).get("loss")) for row in rows]
+    found = [Participant(client=row.device, lag=max(value.place - row.place, 0), loss=loss) for row, loss in losses]
     return tuple(sorted(found, key=lambda one: one.client))
 
 
@@ -78,5 +78,5 @@ async def uploaded(session: AsyncSession, experiment: ExperimentRow, number: int
 def _with_reasons(value: Round, given_up: Mapping[str, int]) -> str | None:
     if value.phase is not RoundPhase.ABANDONED or not given_up:
         return value.detail
-    told = "devices gave tasks up: " + ", ".join(f"{code} ({count})" for code, count in given_up.items())
-    return f"{value.detail}; {told}" if value.detail else told
+    reasons = "devices gave tasks up: " + ", ".join(f"{code} ({count})" for code, count in given_up.items())
+    return f"{value.detail}; {reasons}" if value.detail else reasons

@@ -57,10 +57,10 @@ async def reserve(
     kept = kept[: max(MOST_CANDIDATES, 2 * slots)]
     privacy = privacy_of(request)
     known = await participations.of(session, experiment.id, kept)
-    told = {device: (holdings(fleet.report(device)), contribution(known.get(device), now)) for device in kept}
+    reports = {device: (holdings(fleet.report(device)), contribution(known.get(device), now)) for device in kept}
     candidates = [
         candidate(policy, device, *about)
-        for device, about in told.items()
+        for device, about in reports.items()
         if eligible(policy, partial(holdings, fleet.report(device)), about[1], round=value.number, privacy=privacy)
     ]
     if len(candidates) <= slots:

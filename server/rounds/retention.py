@@ -59,8 +59,8 @@ async def _forget(session: AsyncSession, experiment: str) -> None:
     row = (await experiments.lock(session, experiment)).experiment
     rounds = (await session.execute(select(RoundRow).where(RoundRow.experiment == experiment))).scalars().all()
     for round in rounds:
-        told = {**json.loads(round.record or "{}"), BYTES_KEPT: await uploaded(session, row, round.number)}
-        round.record, round.server_state = json.dumps(told), None
+        record = {**json.loads(round.record or "{}"), BYTES_KEPT: await uploaded(session, row, round.number)}
+        round.record, round.server_state = json.dumps(record), None
     for table in (AttemptRow, TaskRow, JobRow, ParticipationRow, EventRow):
         await session.execute(delete(table).where(table.experiment == experiment))
     numbers = select(ModelRow.round).where(ModelRow.experiment == experiment).order_by(ModelRow.round)

@@ -22,18 +22,21 @@ async def shut_out(
     by: the token that revokes it, or the device that withdraws.
     """
     device, details = row.id, json.loads(row.details)
-    held = await tasks.lease_of(session, device)
-    concerned = {*await experiments.running_ids(session, row.population), *([] if held is None else [held.experiment])}
+    lease = await tasks.lease_of(session, device)
+    concerned = {
+        *await experiments.running_ids(session, row.population),
+        *([] if lease is None else [lease.experiment]),
+    }
     locked = await experiments.lock_all(session, concerned)
     if how == "withdrawn":
         details[WITHDRAWN] = True
     await devices.revoke(session, device, now_ms(), json.dumps(details))
     await audit.append(session, by, f"device.{how}", device)
     events.append(session, f"device.{how}", {"device": device, "population": row.population})
-    if held is not None:
+    if lease is not None:
         changes = {"code": f"device_{how}", "verdict": tasks.ROLLED_BACK, "finished_at": now_ms()}
-        if await tasks.leave(session, held.id, tasks.ABORTED, changes):
-            locked[held.experiment] = await rounds.lost(session, locked[held.experiment], held)
+        if await tasks.leave(session, lease.id, tasks.ABORTED, changes):
+            locked[lease.experiment] = await rounds.lost(session, locked[lease.experiment], lease)
     await session.refresh(row)
     for each in locked.values():
         await rounds.shut_out(session, each)

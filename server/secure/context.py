@@ -1,4 +1,4 @@
-"""What everybody works with who moves rounds on: the driver, the jobs and the attempts at secure aggregation."""
+"""Shared dependencies of driver and jobs."""
 
 from dataclasses import dataclass, field
 

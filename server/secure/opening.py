@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -21,17 +20,16 @@ from coterie.server.store.tables import TaskRow
 async def unmasking(
     blobs: BlobStore, machine: Machine, members: Sequence[TaskRow], revealed: Mapping[int, str], folder: Path
 ) -> dict[str, Any]:
-    """What opens the sum of the survivors' vectors into `total_of`.
+    """What opens the sum of the survivors' vectors.
 
     members: the tasks of the survivors.
     revealed: what each place revealed, as JSON.
-    folder: for what opens the sum; whoever asked deletes it.
+    folder: for what opens the sum, and for the sum; whoever asked deletes it.
     """
     state, answers = folder / "state", folder / "revealed"
     await asyncio.to_thread(state.write_text, to_text(machine.state))
     await asyncio.to_thread(answers.write_text, json.dumps({str(place): text for place, text in revealed.items()}))
-    out = total_of(blobs, machine.state.terms.attempt).parent
-    return {**summands(blobs, members), "state": str(state), "revealed": str(answers), "out": str(out)}
+    return {**summands(blobs, members), "state": str(state), "revealed": str(answers), "out": str(folder)}
 
 
 def summands(blobs: BlobStore, members: Sequence[TaskRow]) -> dict[str, Any]:
@@ -55,15 +53,9 @@ def summands(blobs: BlobStore, members: Sequence[TaskRow]) -> dict[str, Any]:
     }
 
 
-def total_of(blobs: BlobStore, attempt: str) -> Path:
-    """The file of an attempt's opened sum."""
-    return blobs.scratch_file(f"opened-{attempt}") / f"{attempt}.safetensors"
-
-
 def forget(blobs: BlobStore, attempt: str) -> None:
-    """Delete what lies beside an attempt's rows: its running sum, and its opened one."""
+    """Delete the running sum of an attempt."""
     _cache(blobs, attempt).unlink(missing_ok=True)
-    shutil.rmtree(total_of(blobs, attempt).parent, ignore_errors=True)
 
 
 def _cache(blobs: BlobStore, attempt: str) -> Path:

@@ -99,7 +99,7 @@ async def _pieces(coordinator: Coordinator, row: StoredMessage, part: ByteRange)
 @router.post(
     "/v1/party/messages/{stage}/{role}/{sequence}/acknowledge",
     operation_id="acknowledgeMessage",
-    summary="Say that a message has been worked in",
+    summary="Say that a message has been processed",
 )
 async def acknowledge(
     stage: Name, role: Name, sequence: SequencePath, coordinator: OpenCoordinator, party: PartySender

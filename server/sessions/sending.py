@@ -282,7 +282,7 @@ async def _check_room(
     ):
         if amount > limit:
             raise Conflict(
-                f"The mailbox of session {row.id} is full: {amount} {what} would be in it, and {limit} may.",
+                f"The mailbox of session {row.id} is full: it needs {amount} {what}; the limit is {limit}.",
                 hint="Send again when the recipient has acknowledged what waits.",
                 code="mailbox_full",
             )

@@ -20,7 +20,7 @@ async def open_session(session: AsyncSession, identifier: str) -> SessionRow:
         raise NotFound(f"There is no session {identifier}.", code="session_unknown")
     if row.reason == sessions.EXPIRED or (row.state == sessions.OPEN and row.expires_at <= now_ms()):
         raise Gone(
-            f"The time of session {row.id} ({row.name}) is over.",
+            f"Session {row.id} ({row.name}) has expired.",
             hint="Ask the operator for a new session, made with a longer expires_s.",
             code="session_expired",
         )

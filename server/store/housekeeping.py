@@ -18,6 +18,7 @@ from coterie.server.store import (
     audit,
     blob_rows,
     devices,
+    jobs,
     mailbox,
     nonces,
     sessions,
@@ -114,7 +115,7 @@ async def sweep_orphans(database: Database, blobs: BlobStore, age_s: float = ORP
         live = await tasks.live_uploads(session) | await upstream.live_accumulators(session)
         mentioned = {
             "blobs": await blob_rows.all_digests(session),
-            "updates": live | await attempts.live_uploads(session),
+            "updates": live | await attempts.live_uploads(session) | await jobs.live_digests(session),
         }
     removed = 0
     for shelf, digests in old.items():

@@ -90,6 +90,19 @@ async def find(session: AsyncSession, key: JobKey) -> JobRow | None:
     return (await session.execute(query)).scalar_one_or_none()
 
 
+async def live_digests(session: AsyncSession) -> frozenset[str]:
+    """Of what the jobs of rounds that are not over have made."""
+    return frozenset(row.digest for row in await of_open_rounds(session) if row.digest is not None)
+
+
+async def made(session: AsyncSession, experiment: str, round: int, kind: str) -> Mapping[str, str]:
+    """The digests of what a round's jobs of this kind have made, by subject."""
+    query = select(JobRow.subject, JobRow.digest).where(
+        JobRow.experiment == experiment, JobRow.round == round, JobRow.kind == kind, JobRow.digest.is_not(None)
+    )
+    return {subject: digest for subject, digest in (await session.execute(query)).all() if digest is not None}
+
+
 async def take(session: AsyncSession, key: JobKey, owner: str, *, seen: int, now: int, until: int) -> Job | None:
     """Take a job that is wanted. None where somebody else has it or had it since, or it is not to be tried yet.
 
@@ -138,6 +151,11 @@ async def extend(session: AsyncSession, job: Job, until: int) -> bool:
     return await _changed(session, *_lease(job), lease_until=until)
 
 
+async def is_leased(session: AsyncSession, job: Job) -> bool:
+    """Whether a runner has its job still."""
+    return (await session.execute(select(JobRow.id).where(*_lease(job)))).first() is not None
+
+
 async def finish(
     session: AsyncSession,
     job: Job,
@@ -177,8 +195,8 @@ async def redo(session: AsyncSession, key: JobKey, now: int) -> None:
 
 async def drop(session: AsyncSession, experiment: str, round: int, now: int) -> None:
     """Let nobody do what a round that is over has left; a runner that is at it keeps no result."""
-    mine = (JobRow.experiment == experiment, JobRow.round == round, JobRow.state.in_(LIVE))
-    await _changed(session, *mine, state=DROPPED, owner=None, lease_until=None, finished_at=now)
+    live = (JobRow.experiment == experiment, JobRow.round == round, JobRow.state.in_(LIVE))
+    await _changed(session, *live, state=DROPPED, owner=None, lease_until=None, finished_at=now)
 
 
 async def any_running(session: AsyncSession, owner: str | None = None) -> bool:
@@ -190,8 +208,8 @@ async def any_running(session: AsyncSession, owner: str | None = None) -> bool:
 
 async def release(session: AsyncSession, now: int, owner: str | None = None) -> None:
     """Let anybody take at once what a runner, or everybody, had: who had it is gone."""
-    mine = () if owner is None else (JobRow.owner == owner,)
-    await _changed(session, JobRow.state == RUNNING, *mine, state=WAITING, owner=None, lease_until=None, due_at=now)
+    owned = () if owner is None else (JobRow.owner == owner,)
+    await _changed(session, JobRow.state == RUNNING, *owned, state=WAITING, owner=None, lease_until=None, due_at=now)
 
 
 async def shorten(session: AsyncSession, *, lease_until: int, due_at: int) -> None:

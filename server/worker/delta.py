@@ -24,10 +24,10 @@ def delta_job(arguments: Mapping[str, Any]) -> dict[str, Any]:
         reader.local_copy("blobs", arguments["new"], what, check=False) as new,
     ):
         with (
-            old.open("rb") as held,
+            old.open("rb") as old_file,
             new.open("rb") as wanted,
             Path(arguments["out"]).open("wb") as out,
-            mmap.mmap(held.fileno(), 0, access=mmap.ACCESS_READ) as before,
+            mmap.mmap(old_file.fileno(), 0, access=mmap.ACCESS_READ) as before,
             mmap.mmap(wanted.fileno(), 0, access=mmap.ACCESS_READ) as after,
         ):
             for piece in encode_delta(before, after) or ():

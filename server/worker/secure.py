@@ -21,7 +21,6 @@ from coterie.privacy.secagg.masked_file import MaskedHeader
 from coterie.privacy.secagg.masks import MaskSeed
 from coterie.privacy.secagg.ring import RingVector, reduced
 from coterie.privacy.secagg.server import ServerState, plan_masks
-from coterie.protocol.files import make_folder
 from coterie.protocol.secagg import SecureTerms
 from coterie.protocol.secure_sections import SecureSection
 from coterie.protocol.tensors import read_file, write_file
@@ -43,7 +42,8 @@ def sum_job(arguments: Mapping[str, Any]) -> dict[str, Any]:
 def unmask_job(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Open the sum of the survivors: secrets from what was revealed, and their masks off the sum.
 
-    Answers the file of the sum, of how many clients it is, and whose shares did not fit; or why there is none.
+    Answers the file of the sum in the folder ``out``, of how many clients it is, and whose shares did not fit; or why
+    there is none.
     """
     state = ServerState.from_json(json.loads(Path(arguments["state"]).read_bytes()))
     revealed = json.loads(Path(arguments["revealed"]).read_bytes())
@@ -56,11 +56,10 @@ def unmask_job(arguments: Mapping[str, Any]) -> dict[str, Any]:
         raise InternalError(f"{len(summands.tasks)} masked vectors are here of {len(opened.survivors)} survivors.")
     total = sum_masked(Path(arguments["cache"]), summands).total
     _take_off(total, plan_masks(opened))
-    out = Path(arguments["out"])
-    make_folder(out)
-    write_file(out / f"{summands.header.attempt}.safetensors", {TENSOR: reduced(total, summands.spec)})
+    path = Path(arguments["out"]) / "opened.safetensors"
+    write_file(path, {TENSOR: reduced(total, summands.spec)})
     return {
-        "total": str(out / f"{summands.header.attempt}.safetensors"),
+        "total": described(path),
         "survivors": len(opened.survivors),
         "blamed": [[blame.dealer, blame.revealer] for blame in opened.blamed],
     }
@@ -73,7 +72,7 @@ def secure_aggregate_job(arguments: Mapping[str, Any]) -> dict[str, Any]:
         Manifest.from_bytes(reader.read("blobs", arguments["manifest"], "a plan")),
         terms=SecureTerms.model_validate(arguments["terms"]),
         base=reader.read("blobs", arguments["base"], "a model version"),
-        sums=[Summed(_total(group), group["survivors"]) for group in arguments["sums"]],
+        sums=[Summed(_total(reader, group), group["survivors"]) for group in arguments["sums"]],
         expected=arguments["expected"],
         server=server_optimizer(arguments["server"]["name"], arguments["server"]["parameters"]),
         server_state=reader.read("blobs", state, STATE) if state else None,
@@ -96,14 +95,15 @@ def secure_evaluation_job(arguments: Mapping[str, Any]) -> dict[str, Any]:
         Manifest.from_bytes(reader.read("blobs", arguments["manifest"], "a plan")),
         terms=SecureTerms.model_validate(arguments["terms"]),
         base=arguments["base"],
-        total=_total(arguments),
+        total=_total(reader, arguments),
         survivors=arguments["survivors"],
     )
     return {"metrics": dict(sums.sums)}
 
 
-def _total(arguments: Mapping[str, Any]) -> RingVector:
-    return read_file(Path(arguments["total"]))[TENSOR]
+def _total(reader: BlobReader, group: Mapping[str, Any]) -> RingVector:
+    with reader.local_copy("updates", group["total"], "an opened sum") as path:
+        return read_file(path)[TENSOR]
 
 
 def _summands(arguments: Mapping[str, Any]) -> Summands:

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from coterie.aggregation.combinations import EXAMPLE, LOCAL, SECURE, USER
+from coterie.aggregation.combinations.privacy import EXAMPLE, LOCAL, USER
+from coterie.aggregation.combinations.secure import SECURE
 from coterie.aggregation.experiment import Experiment
 from coterie.aggregation.external_model import ExternalModel
 from coterie.aggregation.horizontal import IFCA, FedExP, FedNova, QFedAvg, Scaffold

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from coterie.aggregation.compiling.compile import CompiledPlan, compile_plan
 from coterie.aggregation.experiment import Experiment
+from coterie.aggregation.external_model import ExternalModel
 from coterie.aggregation.fitting import RULES
 from coterie.aggregation.horizontal import FedAvg, FedBuff, FedNova, FedSGD, QFedAvg, Scaffold
 from coterie.aggregation.plan.manifest import NamedRule
@@ -103,7 +104,10 @@ def of_python(base: str, asked: dict[str, Any]) -> str:
 
 
 def of_a_request(base: str, asked: dict[str, Any]) -> str:
-    return verdict(lambda: check_requested(settled_request(request(base, asked)), PLANS[base].plan.manifest))
+    honest = PLANS[base].plan.manifest
+    # What the plan says itself is asked for in its manifest, which a hand may have written.
+    manifest = replace(honest, training=replace(honest.training, precision=asked.get("precision")))
+    return verdict(lambda: check_requested(settled_request(request(base, asked)), manifest))
 
 
 NOISE = UserLevel(clip=1.0, delta=1e-5, noise_multiplier=1.0)
@@ -137,7 +141,7 @@ def wishes(draw: st.DrawFn) -> dict[str, Any]:
     fields = draw(POLICIES)
     asked: dict[str, Any] = {
         "reducer": draw(mostly("mean", "median", "krum(1)", "fltrust", "unheard")),
-        "codecs": draw(mostly(("float32",), ("int8",), ("int8+rice",), ("paper",))),
+        "codecs": draw(mostly(("float32",), ("int8",), ("int8+rice",), ("paper",), ("int8", "int8"))),
         "server_optimizer": draw(st.sampled_from(SERVERS)),
         "secure_aggregation": draw(st.sampled_from([False, False, SecureAggregation(), SecureAggregation(groups=2)])),
         "privacy": draw(
@@ -152,6 +156,8 @@ def wishes(draw: st.DrawFn) -> dict[str, Any]:
         "evaluation": draw(st.sampled_from([None, ROWS])),
         "evaluation_metrics": draw(mostly((), ("auc",), ("best",))),
     }
+    if draw(mostly(None, "bfloat16")):
+        asked["precision"] = "bfloat16"
     try:
         asked["rounds"] = RoundPolicy(rounds=2, **fields)
     except CoterieError:
@@ -178,6 +184,12 @@ BROKEN: dict[str, tuple[str, dict[str, Any], str]] = {
         "experiment_combination",
     ),
     "a codec that is none": ("fedavg", {"codecs": ("paper",)}, "unknown_codec"),
+    "a codec twice": ("fedavg", {"codecs": ("float32", "float32")}, "experiment_invalid"),
+    "private steps in float16": (
+        "private steps",
+        {"precision": "float16", "privacy": PRIVATE_STEPS, "rounds": ALIKE},
+        "experiment_combination",
+    ),
     "a label that is none": ("fedavg", {"rounds": RoundPolicy(rounds=2, cohort=2, labels=(7,))}, "labels_unknown"),
     "a schedule of nothing": (
         "fedavg",
@@ -229,6 +241,31 @@ def test_a_plan_whose_optimizer_its_method_cannot_use_is_refused(base: str, rule
     crafted = replace(honest, optimizer=NamedRule(rule.name, dict(rule.hyper)), hyper=dict(rule.hyper))
     assert python.startswith("experiment_combination: ")
     assert verdict(lambda: check_requested(settled_request(request(base, {})), crafted)) == python
+
+
+def test_a_plan_with_a_column_that_coterie_feeds_itself_is_refused() -> None:
+    schema = DataSchema((Feature(name="sample_weight", shape=(4,)),), SCHEMA.label)
+    python, honest = of_python("fedavg", {"schema": schema}), PLANS["fedavg"].plan.manifest
+    assert python.startswith("experiment_combination: ")
+    crafted = replace(honest, schema=schema)
+    assert verdict(lambda: check_requested(settled_request(request("fedavg", {})), crafted)) == python
+
+
+def test_a_plan_whose_metrics_have_one_name_is_refused() -> None:
+    python, honest = of_python("fedavg", {"metrics": {"loss": softmax_cross_entropy}}), PLANS["fedavg"].plan.manifest
+    assert python.startswith("experiment_invalid: ")
+    crafted = replace(honest, metrics=(*honest.metrics, "loss"))
+    assert verdict(lambda: check_requested(settled_request(request("fedavg", {})), crafted)) == python
+
+
+def test_half_precision_of_a_trainer_of_the_clients_own_is_refused() -> None:
+    model = ExternalModel({"weight": (4,)})
+    asked = {"model": model, "loss": None, "optimizer": None, "precision": "float16"}
+    python, honest = of_python("fedavg", asked), PLANS["fedavg"].plan.manifest
+    assert python.startswith("experiment_combination: ")
+    training = replace(honest.training, precision="float16")
+    crafted = replace(honest, shape="external", stages=(), training=training)
+    assert verdict(lambda: check_requested(settled_request(request("fedavg", {})), crafted)) == python
 
 
 def test_statistics_are_not_broadcast_in_levels_whoever_asks() -> None:

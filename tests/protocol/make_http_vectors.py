@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import http_sf
+from pydantic import BaseModel
 
-from coterie.protocol.canonical import sha256_hex
+from coterie.protocol.canonical import canonical_json, sha256_hex
+from coterie.protocol.device import Abort, Progress
 from coterie.protocol.http_signatures import RequestHead, content_digest, sign_request, signature_base
 from coterie.protocol.signing import SigningKey
 
@@ -30,6 +32,13 @@ KEY = SigningKey.from_seed(RFC_SEED)
 DEVICE = "dev_017f22e279b070008000000000000002"
 NONCE = "AAABm7vXqgBub25jZS0wMDAwMDAwMWZ2ZzRpbG9uLXNlYWw="
 UPDATE = b"update"
+TASK = "/v1/device/tasks/task_017f22e279b070008000000000000001"
+
+
+def _json(message: BaseModel) -> bytes:
+    return canonical_json(message.model_dump(mode="json"))
+
+
 REQUESTS: tuple[tuple[str, str, str, str, str, bytes, Json], ...] = (
     ("a check-in", "POST", "coterie.example.org", "/v1/device/check-in", "", b'{"pending":[]}', {}),
     (
@@ -50,6 +59,17 @@ REQUESTS: tuple[tuple[str, str, str, str, str, bytes, Json], ...] = (
         UPDATE[2:],
         {"upload-offset": "2", "upload-length": "6", "repr-digest": content_digest(sha256_hex(UPDATE))},
     ),
+    ("progress", "POST", "coterie.example.org", f"{TASK}/progress", "", _json(Progress(phase="training")), {}),
+    (
+        "an abort",
+        "POST",
+        "coterie.example.org",
+        f"{TASK}/abort",
+        "",
+        _json(Abort(phase="training", code="data_empty", detail="No rows are left after the filter.")),
+        {},
+    ),
+    ("a withdrawal", "POST", "coterie.example.org", "/v1/device/withdraw", "", b"", {}),
 )
 
 
@@ -81,7 +101,7 @@ def _signed_over(request: Json, components: list[Any], parameters: Json, label: 
 
 
 def _refused() -> list[Json]:
-    check_in, ask, part = (_request(*request) for request in REQUESTS)
+    check_in, ask, part = (_request(*request) for request in REQUESTS[:3])
     fields = check_in["fields"]
     parameters: Json = {"keyid": DEVICE, "nonce": NONCE, "alg": "ed25519", "tag": "coterie-device"}
     whole = ["@method", "@authority", "@path", "@query", "content-digest"]

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from coterie.errors import CoterieError, Unauthenticated
 from coterie.protocol.canonical import sha256_hex
+from coterie.protocol.device import Abort, Progress
 from coterie.protocol.http_signatures import (
     SINGLE,
     RequestHead,
@@ -66,6 +68,23 @@ def test_signing_gives_the_fields_of_the_vectors(case: Any) -> None:
     assert (signature.device, signature.nonce) == (VECTORS["device"], VECTORS["nonce"])
     verify_bytes(VECTORS["public"], case["base"].encode(), signature.signature)
     verify(case)
+
+
+def test_every_step_that_the_page_gives_these_vectors_has_one() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "device-protocol.md").read_text("utf-8")
+    rows = re.findall(r"^\|[^|]*\| `([A-Z]+) ([^`]+)`[^|]*\| `http_signatures\.json` \|$", page, re.M)
+    assert len(rows) == 4
+    for method, path in rows:
+        pattern = re.sub(r"\{[a-z]+\}", "[^/]+", path)
+        assert [
+            case for case in VECTORS["requests"] if case["method"] == method and re.fullmatch(pattern, case["path"])
+        ]
+
+
+@pytest.mark.parametrize(("name", "kind"), [("progress", Progress), ("an abort", Abort)])
+def test_a_body_of_the_vectors_is_the_message_of_its_step(name: str, kind: type[Progress | Abort]) -> None:
+    (case,) = (case for case in VECTORS["requests"] if case["name"] == name)
+    assert kind.model_validate_json(bytes.fromhex(case["body"])).phase == "training"
 
 
 @pytest.mark.parametrize("case", named("accepted"))

@@ -14,6 +14,7 @@ from server_kit import RESEARCHER, SCHEMA, Device, Opener, Operator, fleet, meas
 from coterie.aggregation.plan.manifest import NamedRule
 from coterie.protocol.audit import AuditEntry, first_fault
 from coterie.protocol.conversion import to_json
+from coterie.protocol.device import Problem
 from coterie.protocol.signing import SigningKey, sign_plan
 from coterie.protocol.tensors import encode_tensors
 from coterie.server.store import audit
@@ -282,6 +283,8 @@ def test_errors_are_problem_documents(coordinator: Opener) -> None:
             body = answer.json()
             assert (answer.status_code, body["status"], body["code"]) == (status, status, code)
             assert answer.headers["Content-Type"] == "application/problem+json"
+            # What is sent is what the description says, and every field of it that is sent always is described.
+            assert set(body) - set(Problem.model_fields) == set() and body["instance"] == path
             assert {"type", "title", "detail", "instance", "hint", "doc", "trace_id"} <= set(body)
             assert body["trace_id"] == answer.headers["Coterie-Trace"]
         long = await operator.call("POST", "/v1/populations", content=b" " * (1 << 21))
@@ -326,6 +329,21 @@ def test_an_event_number_that_no_stream_sent_is_refused_before_the_stream_begins
             assert (answer.status_code, answer.json()["code"]) == (422, "cursor_invalid")
         answer = await operator.call("GET", "/v1/events", params={"after": "9" * 31})
         assert (answer.status_code, answer.json()["code"]) == (422, "request_invalid")
+
+    with_operator(coordinator, check)
+
+
+def test_faults_of_a_body_are_told_in_plain_sentences(coordinator: Opener) -> None:
+    async def check(operator: Operator) -> None:
+        label = {"name": "y", "low": 0, "high": 2}
+        asked = {"name": "clinics", "data_schema": {"features": [], "label": label}}
+        answer = await operator.call("POST", "/v1/populations", json=asked)
+        problem = answer.json()
+        assert (answer.status_code, problem["code"]) == (422, "request_invalid")
+        assert problem["errors"] == [
+            {"pointer": "/body/data_schema", "detail": "In the data schema: it needs 1 to 1000 features"}
+        ]
+        assert problem["detail"].endswith("/body/data_schema: In the data schema: it needs 1 to 1000 features.")
 
     with_operator(coordinator, check)
 

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import signal
+import socket
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
@@ -69,11 +70,11 @@ async def weights(root: Operator, experiment: str, round: int) -> npt.NDArray[np
 def test_a_tree_makes_what_a_flat_round_makes(tell: Callable[[Story], None]) -> None:
     async def story(forest: Forest) -> None:
         root = await plant(forest)
-        _, left = await forest.edge(root, "people", "left", edge_cohort=3)
-        _, right = await forest.edge(root, "people", "right", edge_cohort=2)
+        _, left = await forest.edge(root, "people", "left", edge_cohort=3, edge_name="ward")
+        _, right = await forest.edge(root, "people", "right", edge_cohort=2, edge_name="ward")
         listed = [row for row in (await root.ok("GET", "/v1/devices"))["items"] if row["kind"] == "edge"]
         # One name, and two all the same.
-        assert [row["name"] for row in listed] == ["edge aggregator"] * 2 and len({row["id"] for row in listed}) == 2
+        assert [row["name"] for row in listed] == ["ward"] * 2 and len({row["id"] for row in listed}) == 2
         own = await devices(root, "people", 1)
         everybody = [*await devices(left, "people", 3), *await devices(right, "people", 2), *own]
         tree = await root.experiment(cohort=3, rounds=2)
@@ -131,6 +132,8 @@ def test_devices_below_an_edge_evaluate_too(tell: Callable[[Story], None]) -> No
     async def story(forest: Forest) -> None:
         root = await plant(forest)
         _, edge = await forest.edge(root, "people", "edge", edge_cohort=2)
+        (listed,) = [row for row in (await root.ok("GET", "/v1/devices"))["items"] if row["kind"] == "edge"]
+        assert listed["name"] == f"edge aggregator on {socket.gethostname()}"
         below, own = await devices(edge, "people", 2), await devices(root, "people", 1)
         experiment = await root.experiment(cohort=2, rounds=1, evaluate_every=1, evaluation_cohort=2)
         await train([*below, *own])

@@ -16,7 +16,9 @@ from job_kit import DONE, KEY, plant, row_of, running, turn
 from sqlalchemy import select
 
 from coterie.aggregation import engine as e
+from coterie.protocol.canonical import sha256_hex
 from coterie.server.clock import now_ms
+from coterie.server.jobs.kind import JobResult, MadeFile
 from coterie.server.jobs.kinds import KINDS
 from coterie.server.jobs.runner import JobRunner
 from coterie.server.jobs.wanted import due_entries, jobs_to_do
@@ -106,6 +108,27 @@ def test_the_second_of_two_runners_keeps_nothing(folder: Path) -> None:
         assert await runner.keep(kind, second, {})
         assert not await runner.keep(kind, first, {}) and not await runner.keep(kind, second, {})
         assert await done_by(runner) == [("two", 2)]
+
+    with_runner(folder, check)
+
+
+def test_a_file_of_a_lost_job_is_not_kept(folder: Path) -> None:
+    async def check(runner: JobRunner) -> None:
+        (folder / "made").write_bytes(b"made")
+        digest = sha256_hex(b"made")
+        made = (MadeFile("updates", digest, folder / "made"),)
+
+        def files(result: JobResult) -> tuple[MadeFile, ...]:
+            return made
+
+        kind = replace(runner.kinds[KEY.kind], files=files)
+        first = await take(runner, "one", 0, 0)
+        second = await take(runner, "two", LEASE_MS, 1)
+        assert first is not None and second is not None
+        assert not await runner.keep(kind, first, {})
+        assert not await runner.context.storage.blobs.exists("updates", digest)
+        assert await runner.keep(kind, second, {})
+        assert await runner.context.storage.blobs.exists("updates", digest)
 
     with_runner(folder, check)
 

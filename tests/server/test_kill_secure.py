@@ -34,15 +34,15 @@ CHAINS = {
     ),
     "before the end": (
         "survivors.before_commit:1", "message.before_commit:1", "attempt.before_commit:2", "message.before_commit:1",
-        "attempt.before_commit:2", "result_blob.before_sync:1", "aggregated.before_commit:1", "commit.before_commit:1",
-        "blobs.before_delete:1", "cleanup.before_commit:1",
+        "attempt.before_commit:2", "opened_blob.before_sync:1", "result_blob.before_sync:1",
+        "aggregated.before_commit:1", "commit.before_commit:1", "blobs.before_delete:1", "cleanup.before_commit:1",
     ),
     "after the end": (
         "survivors.after_commit:1", "message.after_commit:1", "attempt.after_commit:2", "message.after_commit:1",
-        "attempt.after_commit:2", "result_blob.after_sync:1", "aggregated.after_commit:1", "blobs.after_delete:1",
-        "cleanup.after_commit:1",
+        "attempt.after_commit:2", "opened_blob.after_sync:1", "result_blob.after_sync:1",
+        "aggregated.after_commit:1", "blobs.after_delete:1", "cleanup.after_commit:1",
     ),
-    # A job taken; a sum opened, whose file is gone with the process; what makes a version of it taken.
+    # A job taken; a sum opened; what makes a version of it taken.
     "in the jobs": ("job.before_commit:1", "job.after_commit:2", "job.after_commit:1"),
     "before the last": (
         "trained.before_commit:6", "message.before_commit:6", "masked.before_commit:6", "message.before_commit:6",

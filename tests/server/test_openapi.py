@@ -11,8 +11,11 @@ from jsonschema_rs import Draft202012Validator
 from pydantic import TypeAdapter
 from server_kit import Opener
 
+from coterie.errors import NotFound
+from coterie.protocol.device import Problem
 from coterie.server.api_fields import descriptions_in
 from coterie.server.app import ROUTERS, create_app
+from coterie.server.problems import TITLES
 from coterie.server.settings import Settings
 
 
@@ -132,6 +135,20 @@ def test_every_example_of_a_field_fits_it_and_says_something(app: Any) -> None:
             if not says_something(example):
                 faults.append(f"{name}.{field}: {example!r} says nothing")
     assert not faults
+
+
+def test_the_example_of_a_problem_is_one_that_is_sent(app: Any) -> None:
+    fields = app.openapi()["components"]["schemas"]["Problem"]["properties"]
+    example = {name: value["examples"][0] for name, value in fields.items()}
+    sent = NotFound(example["detail"], code=example["code"])
+    assert (example["doc"], example["status"], example["title"]) == (sent.doc, sent.status, TITLES[sent.status])
+    assert example["type"] == Problem.of(sent, title=example["title"]).type
+    assert "path" in fields["instance"]["description"] and "Coterie-Trace" in fields["trace_id"]["description"]
+
+
+def test_an_experiment_is_described_in_the_states_that_it_is_set_to(app: Any) -> None:
+    field = app.openapi()["components"]["schemas"]["ExperimentView"]["properties"]["state"]
+    assert set(field["enum"]) == {"running", "finished", "stopped"}
 
 
 def test_every_example_is_read_as_its_message(app: Any) -> None:

@@ -1,6 +1,7 @@
 """Whole secure rounds over HTTP, in this process, with honest clients and some that are not."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,12 @@ from server_kit import Device, Opener, Operator, once
 from coterie.privacy.secagg.encoding import vector_spec
 from coterie.privacy.secagg.masked_file import MaskedHeader, encode_masked
 from coterie.server.device import secure as routes
+from coterie.server.jobs.runner import JobRunner
+from coterie.server.jobs.wanted import SECURE_AGGREGATE, UNMASK
+from coterie.server.storage import Storage
+from coterie.server.store import jobs
+from coterie.server.store.housekeeping import sweep_orphans
+from coterie.server.store.jobs import Job
 from tests.patience import patience
 
 
@@ -57,6 +64,57 @@ def test_the_sum_of_a_secure_round_is_the_weighted_mean(mode: str, coordinator: 
                 assert (await member.told("outcome")).state == "summed"
                 settled = (await member.device.check_in([member.task.id]))["settled"]
                 assert settled == {member.task.id: "counted"}
+
+    run(work())
+
+
+async def lose(storage: Storage, digest: str) -> None:
+    await storage.blobs.delete("updates", [digest])
+
+
+async def damage(storage: Storage, digest: str) -> None:
+    with storage.blobs.reader.local_copy("updates", digest, check=False) as path:
+        path.write_bytes(b"damaged")
+
+
+async def sweep(storage: Storage, digest: str) -> None:
+    await sweep_orphans(storage.database, storage.blobs, age_s=0)
+    assert await storage.blobs.exists("updates", digest)
+
+
+@pytest.mark.parametrize(("harm", "times"), [(lose, 2), (damage, 2), (sweep, 1)])
+def test_an_opened_sum_is_a_blob_that_is_opened_again_where_it_is_not_whole(
+    harm: Callable[[Storage, str], Awaitable[None]],
+    times: int,
+    coordinator: Opener,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    real, done, harmed = JobRunner.perform, list[str](), list[str]()
+
+    async def perform(self: JobRunner, job: Job) -> None:
+        done.append(job.key.kind)
+        if job.key.kind == SECURE_AGGREGATE and not harmed:
+            async with self.context.storage.database.read() as session:
+                made = await jobs.made(session, job.key.experiment, job.key.round, UNMASK)
+            harmed.extend(made.values())
+            await harm(self.context.storage, harmed[0])
+        await real(self, job)
+
+    monkeypatch.setattr(JobRunner, "perform", perform)
+
+    async def work() -> None:
+        async with coordinator() as operator:
+            experiment, devices = await started(operator, 5)
+            members = await leased(devices, (1.0, 2.0, 0.5, -1.0, 3.0))
+            await together(members, STEPS)
+            await operator.finished(experiment)
+            (entry,) = await operator.rounds(experiment)
+            assert (entry["state"], entry["accepted"]) == ("committed", 5)
+            assert np.allclose(await weights(operator, entry["model"]), mean(members), atol=LOOSE)
+            await until_clean(operator)
+            storage = operator.app.state.coordinator.storage
+            assert len(harmed) == 1 and not await storage.blobs.exists("updates", harmed[0])
+        assert done.count(UNMASK) == times
 
     run(work())
 

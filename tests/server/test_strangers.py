@@ -109,7 +109,40 @@ def test_headers_without_end_are_refused(tmp_path: Path) -> None:
         assert sent < 1 << 23 and time.monotonic() - begun < patience(9)
 
 
+@pytest.mark.parametrize(
+    ("size", "parts", "wanted"),
+    [(60_000, 1, b"HTTP/1.1 200"), (100_000, 1, b"HTTP/1.1 400"), (100_000, 40, b"HTTP/1.1 400")],
+)
+def test_headers_end_at_64_kib_however_they_are_sent(tmp_path: Path, size: int, parts: int, wanted: bytes) -> None:
+    whole = b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\nX: " + b"y" * size + b"\r\n\r\n"
+    step = -(-len(whole) // parts)
+    with serving(tmp_path / "server", tmp_path / "log") as (url, _, _process), connect(url) as wordy:
+        with contextlib.suppress(OSError):
+            for begin in range(0, len(whole), step):
+                wordy.sendall(whole[begin : begin + step])
+        assert answered(wordy).startswith(wanted)
+
+
+def test_a_long_body_behind_short_headers_is_no_long_header(tmp_path: Path) -> None:
+    whole = b"POST /v1/populations HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 200000\r\n\r\n"
+    with serving(tmp_path / "server", tmp_path / "log") as (url, _, _process), connect(url) as sender:
+        sender.sendall(whole + b" " * 200_000)
+        assert answered(sender).startswith(b"HTTP/1.1 401")
+
+
+def test_a_body_that_says_it_is_too_long_is_refused_before_it_comes(tmp_path: Path) -> None:
+    with serving(tmp_path / "server", tmp_path / "log", body_stall_s=patience(60)) as (url, token, _process):
+        head = "POST /v1/populations HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nConnection: close\r\n"
+        for length in ("99999999999999", str((1 << 20) + 1), "9" * 18):
+            begun = time.monotonic()
+            with connect(url) as boaster:
+                boaster.sendall(f"{head}Authorization: Bearer {token}\r\nContent-Length: {length}\r\n\r\n{{".encode())
+                assert boaster.recv(4096).startswith(b"HTTP/1.1 413")
+            assert time.monotonic() - begun < patience(5)
+
+
 AMBIGUOUS = {
+    "two hosts": b"GET /healthz HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",
     "two lengths": b"POST /healthz HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n",
     "folded": b"GET /healthz HTTP/1.1\r\nHost: a\r\nX: b\r\n c\r\n\r\n",
     "bare line feeds": b"GET /healthz HTTP/1.1\nHost: a\n\n",

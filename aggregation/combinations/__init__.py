@@ -1,0 +1,1 @@
+"""What excludes what in an experiment, by secure aggregation and by differential privacy."""
