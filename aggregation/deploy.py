@@ -6,7 +6,7 @@ from coterie.aggregation.evaluate import require_client
 from coterie.aggregation.plan.manifest import Manifest
 from coterie.aggregation.walk import Supply, filled
 from coterie.protocol.arrays import ArrayDict, ArraysByName
-from coterie.protocol.files import make_folder, write_durably
+from coterie.protocol.files import write_durably
 
 
 def inference_file(
@@ -50,7 +50,7 @@ def save_inference(
     from coterie.compute.onnx.weights import embed_weights, fits_one_file, weights_beside
 
     held, metadata = _held(manifest, weights, frozen, client_state), manifest.schema.metadata()
-    make_folder(path.parent)
+    path.parent.mkdir(parents=True, exist_ok=True)
     if fits_one_file(graph, held):
         write_durably(path, embed_weights(graph, held, metadata))
         return

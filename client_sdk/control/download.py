@@ -10,7 +10,7 @@ from coterie.calls import Parameter, name_of, read_call
 from coterie.client_sdk.control.client import ControlClient
 from coterie.errors import ConfigurationError, ExperimentError, NotFound
 from coterie.protocol.control import ModelView
-from coterie.protocol.files import make_folder, write_durably
+from coterie.protocol.files import write_durably
 from coterie.protocol.tensors import decode_tensors, encode_tensors
 
 Form = Literal["infer", "weights"]
@@ -42,7 +42,7 @@ async def download(
     if form == "infer":
         await _save_infer(client, view.plan.id, weights, path)
         return path
-    make_folder(path.parent)
+    path.parent.mkdir(parents=True, exist_ok=True)
     write_durably(path, weights)
     return path
 

@@ -25,7 +25,6 @@ from coterie.client_sdk.device.trainers.base import Stopped, Trainer
 from coterie.client_sdk.device.upload import upload
 from coterie.client_sdk.device.work import check_assignment, prepare, work
 from coterie.client_sdk.http import is_transient, parsed
-from coterie.compute.runtime.spread.asked import ALONE, read_parallel
 from coterie.errors import (
     CoterieError,
     DataError,
@@ -361,24 +360,9 @@ class TaskRunner:
     def chosen_trainer(self) -> Trainer:
         if self.trainer is None:
             # Loading ONNX Runtime takes time that a check-in need not wait for.
-            from coterie.client_sdk.device.seats import CpuSeats
-            from coterie.client_sdk.device.trainers.plan import PlanTrainer
+            from coterie.client_sdk.device.trainers.made import plan_trainer
 
-            if self.settings.policy.provider == "cpu":
-                self.providers = CpuSeats()
-            else:
-                from coterie.client_sdk.device.providers import DeviceProviders
-                from coterie.client_sdk.device.watch import Watch
-
-                watch = Watch(self.store.folder / "computing.json")
-                remembered = self.store.verdicts.recall()
-                self.providers = DeviceProviders(self.settings.policy.provider, remembered, watch=watch)
-            if self.settings.policy.parallel != ALONE:
-                from coterie.client_sdk.device.parallel import DeviceParallel
-
-                policy = self.settings.policy
-                self.parallel = DeviceParallel(read_parallel(policy.parallel, policy.threads))
-            self.trainer = PlanTrainer(providers=self.providers, parallel=self.parallel)
+            self.trainer, self.providers, self.parallel = plan_trainer(self.settings.policy, self.store)
         return self.trainer
 
     async def kinds(self) -> "frozenset[ProviderClass]":

@@ -70,7 +70,10 @@ def test_every_round_has_its_share_of_noise_on_one_grid(clip: float, factors: tu
         assert own.grid == loudest.grid and own.deviation <= loudest.deviation * (1 + 1e-12)
         assert own.deviation >= 1.1 * factor * (clip + own.grid * length**0.5)
         alone = PrivateSteps(clip=clip, noise_multiplier=1.1 * factor, expected=8, rows=50)
-        assert own.deviation == pytest.approx(alone.noise(batch=16, length=length).deviation, rel=1e-3)
+        # A coarser grid than it would have alone moves sums by more.
+        least = alone.noise(batch=16, length=length).deviation
+        assert least <= own.deviation * (1 + 1e-12)
+        assert own.deviation <= least * (1 + own.grid * length**0.5 / clip)
 
 
 def test_a_device_draws_the_noise_of_its_round() -> None:

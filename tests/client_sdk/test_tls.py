@@ -123,15 +123,29 @@ def listening(port: int) -> Generator[tuple[int, list[bytes]], None, None]:
     heard: list[bytes] = []
 
     async def passed_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while data := await reader.read(1 << 16):
-            heard.append(data)
-            writer.write(data)
-            await writer.drain()
-        writer.close()
+        try:
+            while data := await reader.read(1 << 16):
+                heard.append(data)
+                writer.write(data)
+                await writer.drain()
+        finally:
+            writer.close()
+
+    handlers = set[asyncio.Task[Any] | None]()
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        handlers.add(asyncio.current_task())
         there, back = await asyncio.open_connection("127.0.0.1", port)
         await asyncio.gather(passed_on(reader, back), passed_on(there, writer), return_exceptions=True)
+
+    async def ended() -> None:
+        """Connections that a side has left open would outlive the loop."""
+        server.close()
+        open_ones = [task for task in handlers if task is not None]
+        for task in open_ones:
+            task.cancel()
+        await asyncio.gather(*open_ones, return_exceptions=True)
+        loop.stop()
 
     loop = asyncio.new_event_loop()
     server = loop.run_until_complete(asyncio.start_server(connected, "127.0.0.1", 0))
@@ -140,7 +154,6 @@ def listening(port: int) -> Generator[tuple[int, list[bytes]], None, None]:
     try:
         yield server.sockets[0].getsockname()[1], heard
     finally:
-        loop.call_soon_threadsafe(server.close)
-        loop.call_soon_threadsafe(loop.stop)
+        asyncio.run_coroutine_threadsafe(ended(), loop)
         thread.join(patience(10))
         loop.close()

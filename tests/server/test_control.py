@@ -336,7 +336,7 @@ def test_an_event_number_that_no_stream_sent_is_refused_before_the_stream_begins
 def test_faults_of_a_body_are_told_in_plain_sentences(coordinator: Opener) -> None:
     async def check(operator: Operator) -> None:
         label = {"name": "y", "low": 0, "high": 2}
-        asked = {"name": "clinics", "data_schema": {"features": [], "label": label}}
+        asked: dict[str, Any] = {"name": "clinics", "data_schema": {"features": [], "label": label}}
         answer = await operator.call("POST", "/v1/populations", json=asked)
         problem = answer.json()
         assert (answer.status_code, problem["code"]) == (422, "request_invalid")

@@ -64,7 +64,9 @@ def by_kind(manifest: Manifest) -> dict[str, list[tuple[str, dict[str, Any]]]]:
 def test_a_plan_names_every_strategy_that_it_combines() -> None:
     manifest = compiled().plan.manifest
     found = by_kind(manifest)
-    assert found["training"] == [("plan", {"batch_size": 8, "epochs": 3, "max_steps": None, "precision": "float32"})]
+    assert found["training"] == [
+        ("plan", {"batch_size": 8, "epochs": 3, "max_steps": None, "precision": "float32", "steps_per_call": 1})
+    ]
     ((rule, numbers),) = found["optimizer"]
     assert rule == "sgd" and (numbers["lr"], numbers["momentum"]) == (0.01, 0.9)
     assert found["algorithm"] == [("fedprox", {"mu": 0.25})]

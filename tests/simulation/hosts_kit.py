@@ -212,12 +212,13 @@ class Coordinator:
         attempt.reveal()
         assert attempt.coordinator.phase is server.SecAggPhase.SUMMED
         opened = self._open_sum(secret, attempt, asked)
+        total = self._put("updates", Path(opened["total"]["path"]).read_bytes())
         answer = self._do(
             "secure_aggregate",
             manifest=self.plan,
             terms=secret.terms.model_dump(mode="json"),
             base=self.base,
-            sums=[{"total": opened["total"], "survivors": opened["survivors"]}],
+            sums=[{"total": total, "survivors": opened["survivors"]}],
             expected=self.experiment.rounds.cohort,
             reducer=self.experiment.reducer,
             central=None,
@@ -277,8 +278,9 @@ class Coordinator:
         """A job's result. Each has a folder of its own for what it makes."""
         self._jobs += 1
         blobs = {"url": self.folder.as_uri(), "scratch": str(self.folder / "scratch")}
-        out = str(self.folder / f"{job}-{self._jobs}")
-        answer = perform(json.dumps({"job": job, "arguments": {"blobs": blobs, "out": out} | arguments}))
+        out = self.folder / f"{job}-{self._jobs}"
+        out.mkdir()
+        answer = perform(json.dumps({"job": job, "arguments": {"blobs": blobs, "out": str(out)} | arguments}))
         assert "result" in answer, answer
         return answer["result"]
 

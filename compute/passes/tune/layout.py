@@ -158,7 +158,10 @@ class Layout:
         if turned:
             m, n, flip = n, m, flip_b == self.turned(b)
         idle = -n % _BLOCK
-        cost = k * (n + idle) + k * m * idle // _WORK + (_LEFT * k * m if flip else 0)
+        right = self._producers.get(a if turned else b)
+        # The runtime copies a constant into blocks when it loads the file.
+        copied = 0 if right is not None and right.primitive == "constant" else k * (n + idle)
+        cost = copied + k * m * idle // _WORK + (_LEFT * k * m if flip else 0)
         return cost + sum(_NODE for value in node.inputs[2:] if turned and self._reshaped(node, value))
 
     def _reshaped(self, node: Node, value: Value) -> bool:
