@@ -162,7 +162,9 @@ def _value(tensor: StageInput, compiled: CompiledPlan, feature: Feature) -> NDAr
             return np.array([compiled.plan.manifest.hyper[tensor.key]], np.float32)
         case "active" | "probe" | "counter":
             return np.full(tensor.shape, 2.0 if tensor.source == "counter" else 1.0, tensor.dtype)
-        case "batch" | "noise":
+        case "noise":
+            return rng.integers(-1000, 1000, tensor.shape).astype(tensor.dtype)
+        case "batch":
             return rng.normal(size=tensor.shape).astype(np.float32)
         case _:
             # State, moments among it, which are never negative.
