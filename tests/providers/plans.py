@@ -151,7 +151,7 @@ def _value(tensor: StageInput, compiled: CompiledPlan, feature: Feature) -> NDAr
     """Numbers that the input could hold: those of the plan where it states them, else drawn by the input's name."""
     rng = np.random.default_rng(zlib.crc32(tensor.name.encode()))
     stated = {**compiled.initial, **compiled.frozen}.get(tensor.key)
-    if stated is not None and stated.shape == tensor.shape:
+    if stated is not None and stated.shape == tensor.shape and tensor.source != "noise":
         return stated
     match tensor.source:
         case "batch" if tensor.key == "sample_weight":
