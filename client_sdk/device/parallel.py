@@ -112,6 +112,12 @@ class DeviceParallel:
         try:
             spread = SpreadStep.cut(case.data, batch=batch, processes=count, threads=threads)
             good, seconds = pays(case, spread) if self._asked.measured else (True, None)
+            if good:
+                # Processes that do not start are known before the plan counts on them.
+                started, former = shared_loop(case, spread), self._spare
+                self._spare = started
+                if former is not None:
+                    former.close()
         except CoterieError as error:
             self._news.append(ParallelNews(state="refused", processes=1, reason=error.message))
             return None

@@ -1,6 +1,6 @@
 """Layers one after another."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
@@ -102,13 +102,22 @@ class Flatten(Module):
 
 def _refuse_tied(layers: Sequence[Module]) -> None:
     """Require that no layer with parameters stands in two places: it would have parameters of its own in each."""
-    places: dict[int, int] = {}
-    for index, layer in enumerate(layers):
-        first = places.setdefault(id(layer), index)
-        if first != index and layer.specs():
+    places: dict[int, str] = {}
+    for place, layer in _placed(layers, ""):
+        first = places.setdefault(id(layer), place)
+        if first != place and layer.specs():
             raise InputError(
-                f"{user_source()}: Sequential: layer {first} and layer {index} are one {type(layer).__name__}, and "
+                f"{user_source()}: Sequential: layer {first} and layer {place} are one {type(layer).__name__}, and "
                 "each place would have parameters of its own.",
                 hint="Write a layer for each place; to share its parameters, call it twice in a module of your own.",
                 code="tied_parameters",
             )
+
+
+def _placed(layers: Sequence[Module], prefix: str) -> Iterator[tuple[str, Module]]:
+    """Every layer with its place, those of chains inside included."""
+    for index, layer in enumerate(layers):
+        place = f"{prefix}{index}"
+        yield place, layer
+        if isinstance(layer, Sequential):
+            yield from _placed(layer.layers, f"{place}.")

@@ -155,7 +155,7 @@ def compares(prediction: Array, label: Array) -> Array:
 
 def test_a_loss_that_compares_rows_is_refused_by_the_node(make_batch: Any) -> None:
     plan = compile_plan(experiment(loss=compares))
-    with pytest.raises(Unspreadable, match=r"makes 'Sub_\d+' \(Sub\) compares or mixes rows of the batch"):
+    with pytest.raises(Unspreadable, match=r"makes 'Sub_\d+' \(Sub\) takes rows of the batch together"):
         in_turn(plan, 2)
 
 

@@ -158,9 +158,31 @@ def test_a_plan_that_mixes_rows_is_trained_by_one_process_and_the_owner_is_told_
     found = PlanTrainer(parallel=shared).train(work_on(compiled))
     (news,) = shared.news()
     assert (news.state, news.processes) == ("refused", 1)
-    assert "compares or mixes rows of the batch" in news.reason
+    assert "takes rows of the batch together" in news.reason
     right = PlanTrainer().train(work_on(compiled))
     assert all(value.tobytes() == right.sections[name].tobytes() for name, value in found.sections.items())
+
+
+def test_processes_that_do_not_start_leave_the_plan_to_one_and_the_owner_is_told_why(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    compiled = compile_plan(experiment())
+    monkeypatch.setattr("sys.executable", "/no/such/python")
+    shared = DeviceParallel(Parallel(2))
+    trainer = PlanTrainer(parallel=shared)
+    right = PlanTrainer().train(work_on(compiled))
+    for _ in range(2):
+        found = trainer.train(work_on(compiled))
+        assert all(value.tobytes() == right.sections[name].tobytes() for name, value in found.sections.items())
+    (news,) = shared.news()
+    assert (news.state, news.processes) == ("refused", 1) and news.reason
+
+
+@pytest.mark.parametrize("wrong", [2, None, 1.5])
+def test_a_number_of_processes_is_said_as_a_text(wrong: Any) -> None:
+    with pytest.raises(ConfigurationError, match="not a text") as caught:
+        DevicePolicy(parallel=wrong)
+    assert "data(n)" in str(caught.value.hint)
 
 
 def test_auto_measures_a_plan_once_and_tells() -> None:

@@ -39,7 +39,10 @@ def work_of(node: StepNode, places: Sequence[Placement]) -> Work:
 
 
 def _mixes(node: StepNode) -> Unspreadable:
-    return Unspreadable(f"{node} compares or mixes rows of the batch.")
+    return Unspreadable(
+        f"{node} takes rows of the batch together: it compares or mixes them, or the compiler has laid them beside "
+        "each other (convolutions of 8 rows or fewer, recompute=True)."
+    )
 
 
 def _cuts(places: Sequence[Placement]) -> dict[int, Placement]:

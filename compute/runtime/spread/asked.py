@@ -2,7 +2,7 @@
 
 import os
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, cast
 
 from coterie.calls import Parameter, read_call
 from coterie.errors import ConfigurationError
@@ -29,10 +29,12 @@ def read_parallel(text: str, threads: int) -> Parallel:
 
     def refuse(reason: str) -> ConfigurationError:
         return ConfigurationError(
-            f"parallel={text[:64]!r} cannot be used: {reason}.",
+            f"parallel={str(text)[:64]!r} cannot be used: {reason}.",
             hint="Say data(n) for n processes, auto for as many as the cores allow, or leave it out for one.",
         )
 
+    if not isinstance(cast(object, text), str):
+        raise refuse(f"it is a {type(text).__name__}, not a text")
     call = read_call(text, _RULES, refuse)
     if call.name == "auto":
         return Parallel(max(1, _cores() // threads), measured=True)

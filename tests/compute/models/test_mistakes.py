@@ -45,6 +45,10 @@ def test_a_layer_in_two_places_is_refused_where_it_was_written() -> None:
     assert caught.value.reason == "tied_parameters" and "a layer for each place" in str(caught.value.hint)
     with pytest.raises(InputError, match="layer 0 and layer 1 are one Sequential"):
         Sequential(*[Sequential(Linear(4, 4))] * 2)
+    with pytest.raises(InputError, match=r"layer 0\.0 and layer 2 are one Linear"):
+        Sequential(Sequential(layer, ReLU()), ReLU(), layer)
+    with pytest.raises(InputError, match=r"layer 0\.0 and layer 1\.0 are one Linear"):
+        Sequential(Sequential(layer), Sequential(layer))
 
 
 def test_equal_layers_and_layers_without_parameters_may_stand_anywhere() -> None:

@@ -200,7 +200,9 @@ def test_parts_of_the_rows_give_what_all_give(name: str, processes: int) -> None
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_needs_all_rows_is_refused_by_name(name: str) -> None:
     data, _, batch = file_of(REFUSED[name])
-    with pytest.raises(Unspreadable, match=rf"'made' \({REFUSED[name].operator}\) compares or mixes rows") as caught:
+    with pytest.raises(
+        Unspreadable, match=rf"'made' \({REFUSED[name].operator}\) takes rows of the batch together"
+    ) as caught:
         InTurn(data, batch=batch, processes=2)
     assert caught.value.reason == "not_spreadable"
 
