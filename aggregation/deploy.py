@@ -44,7 +44,8 @@ def save_inference(
     """Write what `inference_file` makes to ``path`` and make its folder; above 2 GiB with the weights in a file beside
     it, whose name follows from its SHA-256 and whose whole SHA-256 the model's metadata say.
 
-    Guarantees: the file at ``path`` is whole or absent, and so is what it needs. Raises errors.StorageError, and what
+    Guarantees: the file at ``path`` is whole or absent, and so is what it needs. No file of weights is deleted, that of
+    a model which is replaced among them: another model in the folder may need it. Raises errors.StorageError, and what
     `inference_file` raises but for the size.
     """
     from coterie.compute.onnx.weights import embed_weights, fits_one_file, weights_beside

@@ -122,22 +122,22 @@ USER: tuple[Clash, ...] = (
 )
 """With `UserLevel`."""
 
+# Of noise that is added on the device.
+_WEIGHTS_TELL_ROWS = Clash(
+    _uneven_weights, "a weight by examples would reveal how many rows a device has", _COUNT_ALIKE
+)
+_LOSSES_LEAVE = Clash(
+    reads_losses, "it reads the loss of single clients, which would leave them without noise", SELECT_BLINDLY
+)
+
 LOCAL: tuple[Clash, ...] = (
-    Clash(
-        _uneven_weights,
-        "a weight by examples would reveal how many rows a device has",
-        _COUNT_ALIKE,
-    ),
+    _WEIGHTS_TELL_ROWS,
     Clash(
         _devices_measure,
         "what devices measure would leave them without noise",
         _MEASURE_CENTRALLY,
     ),
-    Clash(
-        reads_losses,
-        "it reads the loss of single clients, which would leave them without noise",
-        SELECT_BLINDLY,
-    ),
+    _LOSSES_LEAVE,
     Clash(
         _sends_more,
         "it sends more than the change of the weights, and only that is noised",
@@ -164,21 +164,13 @@ EXAMPLE: tuple[Clash, ...] = (
         "what a step costs depends on how likely a row is to be in its batch, and that must be public",
         "give ExampleLevel(rows=...), how many rows a device has at least",
     ),
-    Clash(
-        _uneven_weights,
-        "a weight by examples would reveal how many rows a device has",
-        _COUNT_ALIKE,
-    ),
+    _WEIGHTS_TELL_ROWS,
     Clash(
         _devices_measure,
         "what devices measure on their rows would leave them without noise",
         _MEASURE_CENTRALLY,
     ),
-    Clash(
-        reads_losses,
-        "it reads the loss of single clients, which would leave them without noise",
-        SELECT_BLINDLY,
-    ),
+    _LOSSES_LEAVE,
     Clash(
         lambda t: f"algorithm {t.algorithm.name!r}" if t.algorithm.client.probe else None,
         "it sums over a device's rows before it trains, without noise",

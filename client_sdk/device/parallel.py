@@ -39,7 +39,8 @@ class DeviceParallel:
 
     def __init__(self, asked: Parallel) -> None:
         self._asked = asked
-        self._lock = Lock()
+        # A choice starts processes, so whoever only puts some back does not wait for it.
+        self._choosing, self._lock = Lock(), Lock()
         self._chosen: dict[str, SpreadStep | None] = {}
         self._news: deque[ParallelNews] = deque()
         self._lost = False
@@ -61,7 +62,7 @@ class DeviceParallel:
         """
         if self._asked.processes < 2 or self._lost:
             return None
-        with self._lock:
+        with self._choosing:
             if plan not in self._chosen:
                 self._chosen[plan] = self._cut(case(), batch, threads)
             return self._chosen[plan]
@@ -114,10 +115,7 @@ class DeviceParallel:
             good, seconds = pays(case, spread) if self._asked.measured else (True, None)
             if good:
                 # Processes that do not start are known before the plan counts on them.
-                started, former = shared_loop(case, spread), self._spare
-                self._spare = started
-                if former is not None:
-                    former.close()
+                self._keep(shared_loop(case, spread))
         except CoterieError as error:
             self._news.append(ParallelNews(state="refused", processes=1, reason=error.message))
             return None

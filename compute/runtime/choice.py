@@ -16,6 +16,7 @@ from coterie.compute.runtime.devices import Provider, provider_named
 from coterie.compute.runtime.executable import Executable
 from coterie.compute.runtime.grouped_loop import GroupedLoop
 from coterie.compute.runtime.hybrid_loop import HybridLoop
+from coterie.compute.runtime.loop import Loop
 from coterie.compute.runtime.reference import distance
 from coterie.compute.runtime.session import CPU
 from coterie.compute.runtime.steady import Fallback, SteadyLoop, Told
@@ -189,7 +190,7 @@ def _right(case: StepCase, on_cpu: Executable) -> _Right:
     )
 
 
-def _loop(case: StepCase, provider: Provider, threads: int, trunk: bool, told: Told) -> SteadyLoop | HybridLoop:
+def _loop(case: StepCase, provider: Provider, threads: int, trunk: bool, told: Told) -> Loop:
     if trunk:
         return case.parted(provider, threads=threads, told=told)
     return case.whole(provider.executable(case.data, threads=threads), told=told)
@@ -197,7 +198,7 @@ def _loop(case: StepCase, provider: Provider, threads: int, trunk: bool, told: T
 
 def _timed(
     provider: Provider,
-    load: Callable[[Told], SteadyLoop | HybridLoop],
+    load: Callable[[Told], Loop],
     case: StepCase,
     right: _Right,
     clock: Callable[[], float],

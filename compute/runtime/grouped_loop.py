@@ -38,9 +38,9 @@ class GroupedLoop:
         self._steps, self._waiting = steps, 0
 
     @property
-    def executable(self) -> Executable:
-        """What takes groups."""
-        return self._loop.executable
+    def input(self) -> Mapping[str, TensorInfo]:
+        """The inputs of the step, by name."""
+        return self._single.input
 
     @property
     def feeds(self) -> tuple[TensorInfo, ...]:

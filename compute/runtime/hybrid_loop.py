@@ -60,6 +60,11 @@ class HybridLoop:
         return self._head.executable
 
     @property
+    def input(self) -> Mapping[str, TensorInfo]:
+        """The inputs of the head, by name."""
+        return self._head.input
+
+    @property
     def feeds(self) -> tuple[TensorInfo, ...]:
         """The inputs that every step must be given: those of the step that was split."""
         return tuple(self._feeds.values())

@@ -73,6 +73,11 @@ class SteadyLoop:
         self._loop = StepLoop(executable, carry=carry, constants=constants, state=state, in_place=in_place)
 
     @property
+    def input(self) -> Mapping[str, TensorInfo]:
+        """The inputs of the step, by name."""
+        return self.executable.input
+
+    @property
     def feeds(self) -> tuple[TensorInfo, ...]:
         """The inputs that every step must be given."""
         return self._loop.feeds

@@ -75,6 +75,11 @@ class StepLoop:
         self._runs: tuple[Callable[[], None], Callable[[], None]] = (self._runner(0), self._runner(1))
 
     @property
+    def input(self) -> Mapping[str, TensorInfo]:
+        """The inputs of the step, by name."""
+        return self.executable.input
+
+    @property
     def feeds(self) -> tuple[TensorInfo, ...]:
         """The inputs that every step must be given."""
         return tuple(slot.info for slot in self._feeds.values())

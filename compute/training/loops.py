@@ -1,5 +1,6 @@
 """The loop that a trainer steps: on one provider, several steps a call, or with a model's frozen front elsewhere."""
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -11,6 +12,7 @@ from coterie.compute.runtime.choice import StepCase
 from coterie.compute.runtime.devices import Provider
 from coterie.compute.runtime.executable import Executable
 from coterie.compute.runtime.hybrid_loop import HybridLoop, Trunk, hybrid
+from coterie.compute.runtime.loop import Loop
 from coterie.compute.runtime.spread.asked import Parallel
 from coterie.compute.runtime.spread.choice import pays, shared_loop
 from coterie.compute.runtime.spread.loop import SpreadLoop, SpreadStep
@@ -18,8 +20,8 @@ from coterie.compute.runtime.steady import SteadyLoop, Told
 from coterie.compute.runtime.tensors import TensorInfo
 from coterie.compute.runtime.unread import inputs_of
 from coterie.compute.training.sink import sunk_executable
+from coterie.errors import InputError
 
-Loop: TypeAlias = SteadyLoop | HybridLoop | SpreadLoop
 First: TypeAlias = Callable[[Sequence[TensorInfo]], Mapping[str, NDArray]]
 """The feeds of a first step, for who wants to time it: of these inputs."""
 
@@ -65,9 +67,8 @@ def made_loop(
         feeds = first([info for info in inputs_of(data) if info.name not in kept])
         case = StepCase(data=data, carry=carry, constants=constants, state=state, feeds=feeds)
         rows = frozenset(name for name in graph.inputs if name.startswith("batch/") and name != f"batch/{WEIGHT}")
-        spread = SpreadStep.cut(data, batch=rows, processes=options.parallel.processes, threads=threads)
-        if not options.parallel.measured or pays(case, spread)[0]:
-            return shared_loop(case, spread)
+        if (shared := _shared(case, rows, options)) is not None:
+            return shared
     if options.trunk is None:
         executable = loaded(data, provider, threads)
         return SteadyLoop(executable, carry=carry, constants=constants, state=state, told=options.told)
@@ -78,16 +79,24 @@ def made_loop(
     return HybridLoop(trunk, head, carry=carry, constants=constants, state=state, told=options.told)
 
 
+def _shared(case: StepCase, rows: frozenset[str], options: LoopOptions) -> Loop | None:
+    """A loop whose steps processes share; None where one is as quick, and for ``auto`` where they cannot share."""
+    asked = options.parallel
+    try:
+        spread = SpreadStep.cut(case.data, batch=rows, processes=asked.processes, threads=options.threads)
+        return shared_loop(case, spread) if not asked.measured or pays(case, spread)[0] else None
+    except InputError as error:
+        if not asked.measured:
+            raise
+        warnings.warn(f"parallel='auto' trains in one process: {error.message}", RuntimeWarning, stacklevel=2)
+        return None
+
+
 def loaded(data: bytes, provider: str | Provider, threads: int) -> Executable:
     """A file loaded for a provider of ONNX Runtime by name, or for one of a package."""
     if isinstance(provider, Provider):
         return provider.executable(data, threads=threads)
     return Executable(data, provider=provider, threads=threads)
-
-
-def inputs_by_name(loop: Loop) -> Mapping[str, TensorInfo]:
-    """The inputs of the step that a loop runs."""
-    return loop.input if isinstance(loop, SpreadLoop) else loop.executable.input
 
 
 def is_over(loop: Loop) -> bool:

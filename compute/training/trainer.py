@@ -23,6 +23,7 @@ from coterie.compute.primitives.rules import carried
 from coterie.compute.runtime.devices import Provider
 from coterie.compute.runtime.executable import Executable
 from coterie.compute.runtime.hybrid_loop import Trunk
+from coterie.compute.runtime.loop import Loop
 from coterie.compute.runtime.session import CPU
 from coterie.compute.runtime.spread.asked import ALONE, read_parallel
 from coterie.compute.runtime.steady import Fallback, SteadyExecutable
@@ -35,7 +36,7 @@ from coterie.compute.training.checks import check_arguments, check_callable, che
 from coterie.compute.training.diverged import check_losses
 from coterie.compute.training.feeding import Feeder, rows_of
 from coterie.compute.training.graphs import NEXT, PerExample, Recipe, Specs
-from coterie.compute.training.loops import Loop, LoopOptions, inputs_by_name, is_over, loaded, made_loop, name_of
+from coterie.compute.training.loops import LoopOptions, is_over, loaded, made_loop, name_of
 from coterie.compute.training.sink import require_loops
 from coterie.compute.training.supply import Data, trainer_supply
 from coterie.errors import InputError
@@ -321,7 +322,7 @@ class Trainer:
         loop = self._loops[key]
         loop.load(
             {name: self._state[name] for name in loop.state()},
-            constants={name: value for name, value in constants.items() if name in inputs_by_name(loop)},
+            constants={name: value for name, value in constants.items() if name in loop.input},
         )
         return loop
 

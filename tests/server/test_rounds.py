@@ -116,7 +116,7 @@ async def taken(stream: AsyncIterator[bytes], until: str) -> list[dict[str, Any]
     return found
 
 
-def test_an_idle_stream_says_that_it_lives(coordinator: Opener) -> None:
+def test_an_idle_stream_sends_heartbeats(coordinator: Opener) -> None:
     async def work() -> None:
         async with coordinator(heartbeat_s=0.05) as operator:
             here = operator.app.state.coordinator
@@ -124,7 +124,7 @@ def test_an_idle_stream_says_that_it_lives(coordinator: Opener) -> None:
                 if chunk == b": heartbeat\n\n":
                     break
             else:
-                pytest.fail("the stream ended and had not said that it lives")
+                pytest.fail("the stream ended without a heartbeat")
 
     run(work())
 

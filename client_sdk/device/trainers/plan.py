@@ -27,11 +27,11 @@ from coterie.compute.onnx.providers import runs_loops
 from coterie.compute.runtime.choice import StepCase
 from coterie.compute.runtime.devices import ON_CPU, Provider
 from coterie.compute.runtime.executable import Executable
-from coterie.compute.runtime.grouped_loop import GroupedLoop
 from coterie.compute.runtime.hybrid_loop import HybridLoop
+from coterie.compute.runtime.loop import Loop
 from coterie.compute.runtime.session import CPU
-from coterie.compute.runtime.spread.loop import SpreadLoop, SpreadStep
-from coterie.compute.runtime.steady import Fallback, SteadyLoop
+from coterie.compute.runtime.spread.loop import SpreadStep
+from coterie.compute.runtime.steady import Fallback
 from coterie.draws import random_arrays
 from coterie.errors import GraphRefused, InternalError, ProviderFailed
 from coterie.protocol.arrays import ArrayDict
@@ -93,9 +93,6 @@ def stepped(manifest: Manifest) -> Stage:
     return manifest.stepped or manifest.stage("train")
 
 
-AnyLoop: TypeAlias = SteadyLoop | GroupedLoop | HybridLoop
-
-
 class PlanTrainer:
     """Runs plans on ONNX Runtime. Loaded graphs and step loops are kept by digest, so a second task of a plan starts at
     once.
@@ -112,7 +109,7 @@ class PlanTrainer:
         self._providers, self._parallel = providers, parallel
         self._lock = Lock()
         self._executables: dict[ExecutableKey, Executable] = {}
-        self._loops: dict[ExecutableKey, list[AnyLoop]] = {}
+        self._loops: dict[ExecutableKey, list[Loop]] = {}
 
     def check(self, plan: Plan, task: TaskName, threads: int = 1) -> None:
         """Load every graph of the task on the CPU, to which falls back what a provider does not take.
@@ -240,7 +237,7 @@ class PlanTrainer:
 
     def _stepping(
         self, begun: StartedTraining, spread: SpreadStep | None, seat: "Seat | None", threads: int
-    ) -> "AbstractContextManager[AnyLoop | SpreadLoop]":
+    ) -> "AbstractContextManager[Loop]":
         """A step loop with this state and these constants, of which nobody else has hold."""
         if spread is not None and self._parallel is not None:
             return self._parallel.loop(begun.step({}), spread)
@@ -288,7 +285,7 @@ class PlanTrainer:
 
     def _whole_loop(
         self, begun: StartedTraining, case: StepCase, file: StageFile, provider: Provider, threads: int
-    ) -> SteadyLoop | GroupedLoop:
+    ) -> Loop:
         """A loop over the whole step: in groups, where the plan says so and the provider runs loops."""
         plan = begun.work.plan
         executable = self._executable(plan, file, threads, provider)
@@ -307,7 +304,7 @@ class PlanTrainer:
             self._providers.refused(provider.name, error.message)
 
     @contextmanager
-    def _loop(self, begun: StartedTraining, seat: "Seat | None", threads: int) -> Generator[AnyLoop]:
+    def _loop(self, begun: StartedTraining, seat: "Seat | None", threads: int) -> Generator[Loop]:
         """A step loop with this state and these constants, of which nobody else has hold."""
         plan, stage, case = begun.work.plan, begun.stage, begun.step({})
         provider, trunk, kind = (ON_CPU, False, None) if seat is None else (seat.provider, seat.trunk, seat.variant)

@@ -72,9 +72,9 @@ class SpreadLoop:
     ) -> None:
         self.spread = spread
         self._carry = dict(carry)
-        self.input = {info.name: info for info in inputs_of(spread.data)}
+        self._inputs = {info.name: info for info in inputs_of(spread.data)}
         carried = set(carry.values())
-        layout = _Layout(spread, carry, self.input)
+        layout = _Layout(spread, carry, self._inputs)
         memory = SharedMemory.made(layout.size)
         try:
             self._team = Team(layout.programs(), memory)
@@ -91,9 +91,14 @@ class SpreadLoop:
         self.load(state, constants=constants)
 
     @property
+    def input(self) -> Mapping[str, TensorInfo]:
+        """The inputs of the step, by name."""
+        return self._inputs
+
+    @property
     def feeds(self) -> tuple[TensorInfo, ...]:
         """The inputs that every step must be given."""
-        return tuple(self.input[name] for name in self._feeds)
+        return tuple(self._inputs[name] for name in self._feeds)
 
     @property
     def processes(self) -> tuple[int, ...]:
@@ -143,7 +148,7 @@ class SpreadLoop:
     def _write(self, arrays: Mapping[str, NDArray], values: Mapping[str, NDArray], *, where: str) -> None:
         check_names(arrays, values, where=where)
         for name in arrays:
-            self.input[name].check(values[name], where=where)
+            self._inputs[name].check(values[name], where=where)
         for name, array in arrays.items():
             np.copyto(array, values[name])
 

@@ -4,7 +4,8 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from coterie.compute.runtime.executable import failed
@@ -41,7 +42,7 @@ class Team:
         self._turn = 0
         self.closed = False
         self._members: list[_Member] = []
-        try:
+        with self._closed_on_errors():
             for program in programs[1:]:
                 self._members.append(_started(memory))
                 for message in program.messages():
@@ -49,28 +50,16 @@ class Team:
             self._stages = Stages(programs[0], memory)
             for member in self._members:
                 self._hear(member)
-        except Gone as gone:
-            self.close()
-            raise self._lost() from gone
-        except BaseException:
-            self.close()
-            raise
 
     def step(self) -> None:
         """One step of all: stage after stage, each begun when all have ended the one before."""
-        try:
+        with self._closed_on_errors():
             for stage in range(len(self._stages)):
                 for member in self._members:
                     member.channel.tell(GO)
                 self._run(stage)
                 for member in self._members:
                     self._hear(member)
-        except Gone as gone:
-            self.close()
-            raise self._lost() from gone
-        except BaseException:
-            self.close()
-            raise
         self._turn = 1 - self._turn
 
     @property
@@ -94,6 +83,17 @@ class Team:
             except subprocess.TimeoutExpired:
                 member.process.kill()
                 member.process.wait()
+
+    @contextmanager
+    def _closed_on_errors(self) -> Generator[None]:
+        """End the other processes with any error. A process that is gone becomes ProcessLost."""
+        try:
+            yield
+        except BaseException as error:
+            self.close()
+            if isinstance(error, Gone):
+                raise self._lost() from error
+            raise
 
     def _run(self, stage: int) -> None:
         try:

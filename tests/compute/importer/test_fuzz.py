@@ -75,7 +75,9 @@ def test_graphs_that_run_compute_what_the_runtime_does() -> None:
         x = np.ones([int(size or 1) for size in model.inputs[0].sizes], np.float32)
         try:
             expected = runtime(data, x)[model.outputs[0]]
-        except Exception:  # the runtime refuses it, in many classes
+        except Exception as error:  # the runtime refuses it, in many classes of its own
+            if not type(error).__module__.startswith("onnxruntime"):
+                raise
             continue
         with np.errstate(all="ignore"):
             found = model(model.parameters, x).numpy()

@@ -246,6 +246,18 @@ def test_auto_shares_where_it_was_measured_to_pay(
     assert isinstance(loop, SpreadLoop) is shares
 
 
+def test_auto_trains_in_one_process_what_cannot_be_shared_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("coterie.compute.runtime.spread.asked._cores", lambda: 2)
+    made, alone = trainer("auto", batch_size=1), trainer("data(1)", batch_size=1)
+    with pytest.warns(RuntimeWarning, match="parallel='auto' trains in one process: "):
+        made.fit(data(), 1)
+    alone.fit(data(), 1)
+    assert all(np.array_equal(value, alone.params[name]) for name, value in made.params.items())
+    with pytest.raises(InputError) as caught:
+        trainer("data(2)", batch_size=1).fit(data(), 1)
+    assert caught.value.reason == "not_spreadable"
+
+
 def test_what_does_not_go_together_is_refused() -> None:
     others: tuple[dict[str, Any], ...] = ({"sink_size": 4}, {"provider": "Other"})
     for other in others:
