@@ -11,6 +11,7 @@ import pytest
 from sdk_kit import RESEARCHER, Coordinator, clean_environment, example, infer, save_rows
 
 from coterie.client_sdk import Control
+from coterie.compute.optim import cosine
 from tests.patience import patience
 
 DEVICE = Path(__file__).parent / "device_modules.py"
@@ -23,7 +24,14 @@ def test_the_lenet_script_trains_on_a_device_of_a_coordinator(
     script = example("mindspore_lenet")
     file = script.load(str(data_dir))
     train, test = script.rows(file, "train", 400), script.rows(file, "test", 200)
-    wanted = replace(script.experiment(test, rounds=1, cohort=1), epochs=8, infer_batch=200)
+    # At the script's own rate the last of so few steps may undo much; a rate that falls ends near 0.8 in every order.
+    wanted = replace(
+        script.experiment(test, rounds=1, cohort=1),
+        epochs=8,
+        max_steps=160,
+        schedules={"lr": cosine(0.05, length=160)},
+        infer_batch=200,
+    )
     with Control(coordinator.url, token=coordinator.token) as control:
         run = control.submit(wanted, key=RESEARCHER)
         token = control.enrolment_token(run.view().population).token
@@ -37,7 +45,7 @@ def test_the_lenet_script_trains_on_a_device_of_a_coordinator(
     assert [record.state for record in history.rounds] == ["committed"]
     found = infer(path, {"batch/image": test["image"]}).argmax(axis=1)
     accuracy = float(np.equal(found, test["digit"]).mean())
-    assert accuracy > 0.4
+    assert accuracy > 0.6
     assert history.rounds[0].metrics["accuracy"] == pytest.approx(accuracy, abs=0.011)
     loaded = set[str](json.loads(device.stdout))
     assert not {name for name in loaded if name.startswith("coterie.compute.mindspore")}
