@@ -18,7 +18,7 @@ PYTEST := $(BIN)/python -m pytest -q -n 4 --dist worksteal -p no:schemathesis
 # each for itself take forty seconds of processor time more.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-api test-attacks test-kill test-ray check check-style check-types check-house test-providers test-flower test-tables test-node fuzz clean
+.PHONY: help demo test test-api test-attacks test-kill test-ray check check-style check-types check-house test-providers test-flower test-tables test-node test-wheel fuzz clean
 
 help:
 	@echo "make demo    train on handwritten digits: a coordinator and ten clients over loopback HTTP"
@@ -32,6 +32,7 @@ help:
 	@echo "make test-flower  clients written for Flower, beside Flower itself in an environment of its own"
 	@echo "make test-tables  tables of Arrow and data sets of Hugging Face, in an environment of its own"
 	@echo "make test-node  a client in Node.js beside clients in Python; needs Node.js 20 or later, and npm"
+	@echo "make test-wheel  the wheel alone in an empty environment, and the tests of the SDK there"
 	@echo "make fuzz    the readers of foreign files, FUZZ_SECONDS=300 each, in an environment of its own"
 	@echo "make clean   remove .venv, .coterie and the caches"
 
@@ -79,6 +80,9 @@ test-flower: .venv-flower/installed
 tests/node/node_modules/installed: tests/node/package.json
 	@cd tests/node && npm install --ignore-scripts --no-audit --no-fund --no-package-lock --silent
 	@touch $@
+
+test-wheel: .venv/installed-dev
+	@.ci/wheel
 
 test-node: .venv/installed-test tests/node/node_modules/installed
 	@COTERIE_REQUIRE_NODE=1 $(PYTEST) $(NODE)
