@@ -10,8 +10,11 @@ from typing import Any, Literal, TypeAlias
 
 ProviderClass: TypeAlias = Literal["cpu", "gpu", "web", "npu"]
 
-Quirk: TypeAlias = Literal["few_doubles", "grouped_transpose", "transpose_groups", "mask_products", "vector_addend"]
-"""few_doubles: it has few kernels of float64, and joins operators into ones that it has none for. grouped_transpose:
+Quirk: TypeAlias = Literal[
+    "few_doubles", "single_softmax", "grouped_transpose", "transpose_groups", "mask_products", "vector_addend"
+]
+"""few_doubles: it has few kernels of float64, and joins operators into ones that it has none for. single_softmax:
+its Softmax of float64 has the exponentials of float32, which is 1e-8 off. grouped_transpose:
 ConvTranspose in groups of an even number of inputs and one output gives wrong numbers. transpose_groups: ConvTranspose
 takes neither groups nor dilations. mask_products: a comparison made a number fails beside the product that it is fused
 into. vector_addend: the addend of Gemm has one axis."""
@@ -88,7 +91,8 @@ _CPU = ProviderRow(
 PROVIDERS: Mapping[str, ProviderRow] = {
     "cpu": _CPU,
     "wasm": _CPU,
-    "cuda": ProviderRow(runtime="CUDAExecutionProvider", operators=_WHOLE),
+    # In version 1.31, on an H200.
+    "cuda": ProviderRow(runtime="CUDAExecutionProvider", operators=_WHOLE, quirks=frozenset({"single_softmax"})),
     "openvino": ProviderRow(runtime="OpenVINOExecutionProvider", operators=_WHOLE),
     "tensorrt": ProviderRow(runtime="TensorrtExecutionProvider", operators=_WHOLE - {"ScatterND"}),
     "webgpu": ProviderRow(
@@ -154,8 +158,10 @@ def _shared(kind: ProviderClass) -> ProviderRow:
 
 CLASSES: Mapping[ProviderClass, ProviderRow] = {kind: _shared(kind) for kind in MEMBERS}
 """A row for each class: a graph that fits it runs on every provider of the class."""
-# "portable" is no provider: files for it hold no loops, and have to run on the CPU, which every runtime falls back on.
-TARGETS: Mapping[str, ProviderRow] = {"portable": replace(_CPU, operators=_WHOLE - _LOOPS), **CLASSES, **PROVIDERS}
+# "portable" is no provider: files for it hold no loops, and have to run on the CPU, which every runtime falls back on,
+# and on GPUs.
+_PORTABLE = replace(_CPU, operators=_WHOLE - _LOOPS, quirks=_CPU.quirks | PROVIDERS["cuda"].quirks)
+TARGETS: Mapping[str, ProviderRow] = {"portable": _PORTABLE, **CLASSES, **PROVIDERS}
 """What a graph may be written for: anywhere, all providers of a class, or one of them."""
 
 

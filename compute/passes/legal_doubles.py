@@ -1,6 +1,6 @@
 """Functions of float64 for ONNX Runtime's CPU provider, which has few kernels of it. Its optimiser joins operators into
 ones that it has in single precision alone; what is written here it leaves apart. Seen in version 1.24, which is the
-oldest that is run; later versions take the same forms.
+oldest that is run; later versions take the same forms. And a softmax for CUDA's provider.
 """
 
 import numpy as np
@@ -34,6 +34,14 @@ def sigmoid(site: Site) -> Array:
     small, one = bind("exp", -bind("maximum", x, -x)), rules.number(1.0, x)
     below = bind("greater", rules.number(0.0, x), x)
     return bind("where", below, small, one) / (one + small)
+
+
+def softmax(site: Site) -> Array:
+    """exp(x - max x) over its sum, in the precision of x."""
+    (x,) = site.inputs
+    axes = (site.node.attributes["axis"] % x.ndim,)
+    exponentials = bind("exp", x - bind("max", x, axes=axes, keepdims=True))
+    return exponentials / bind("sum", exponentials, axes=axes, keepdims=True)
 
 
 def cosine(site: Site) -> Array:

@@ -14,7 +14,7 @@ from coterie.compute.onnx.providers import TARGETS, ProviderRow
 from coterie.compute.passes.constants import fold_constants
 from coterie.compute.passes.cse import share_common_subexpressions
 from coterie.compute.passes.dead_code import remove_dead_code
-from coterie.compute.passes.legal_doubles import cosine, product, sigmoid
+from coterie.compute.passes.legal_doubles import cosine, product, sigmoid, softmax
 from coterie.compute.passes.legal_masks import (
     chosen,
     compared,
@@ -100,6 +100,7 @@ _RULES: Mapping[str, tuple[_Rule, ...]] = {
     "minimum": (_Rule(_lacks("Min"), smaller_of),),
     "scatter_add": (_Rule(_lacks("ScatterElements"), scattered),),
     "sigmoid": (_Rule(_few_doubles, sigmoid, "float64"),),
+    "softmax": (_Rule(lambda row: "single_softmax" in row.quirks, softmax, "float64"),),
     "softplus": (_Rule(_lacks("Log", "Min"), softplus),),
     "where": (_Rule(_lacks("Where"), chosen),),
 }

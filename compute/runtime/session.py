@@ -185,6 +185,9 @@ def _told(provider: str, threads: int) -> dict[str, str]:
         case "OpenVINOExecutionProvider":
             # It has threads of its own, otherwise as many as the machine has cores.
             return {"num_of_threads": str(threads)}
+        case "CUDAExecutionProvider":
+            # By itself it rounds the factors of float32 products to ten bits (TF32).
+            return {"use_tf32": "0"}
         case _:
             return {}
 

@@ -96,12 +96,14 @@ _LAYERS: Mapping[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = Mapping
 )
 
 
-def double_cases() -> Iterator[EmittedCase]:
-    """Every file of float64, written as the rules stand and optimised, for a CPU and portably."""
+def double_cases(provider: str) -> Iterator[EmittedCase]:
+    """Every file of float64, written as the rules stand and optimised, portably and for a provider by its name in
+    ``PROVIDERS``.
+    """
     for name, graph, low, high, ids in _graphs():
         written: set[bytes] = set()
         for each in (graph, optimise(graph)):
-            for target in ("portable", "cpu"):
+            for target in ("portable", provider):
                 data = to_onnx(each, name="double", target=cast(Any, target))
                 if data not in written:
                     written.add(data)

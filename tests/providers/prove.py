@@ -24,6 +24,7 @@ from onnx import TensorProto, helper
 from coterie.client_sdk.device.providers import DeviceProviders
 from coterie.client_sdk.device.trainers.base import LocalTask, LocalWork, TrainOptions
 from coterie.client_sdk.device.trainers.plan import PlanTrainer
+from coterie.compute.onnx.providers import PROVIDERS
 from coterie.compute.runtime.conformance import conformance
 from coterie.compute.runtime.coverage import coverage
 from coterie.compute.runtime.devices import Provider, discover
@@ -42,8 +43,14 @@ from tests.providers.timed import step_times
 
 # Whole steps, whose sums are in another order on each side. Private noise is the same for both.
 TOLERANCE = 1e-3
-FILES: Mapping[str, Callable[[], Iterator[EmittedCase]]] = MappingProxyType(
-    {"exports": exported_cases, "control flow": controlled_cases, "float64": double_cases}
+FILES: Mapping[str, Callable[[Provider], Iterator[EmittedCase]]] = MappingProxyType(
+    {
+        "exports": lambda _: exported_cases(),
+        "control flow": lambda _: controlled_cases(),
+        "float64": lambda provider: double_cases(
+            next(name for name, row in PROVIDERS.items() if row.runtime == provider.name)
+        ),
+    }
 )
 TASK = LocalTask(experiment="prove", round=1, seed=7)
 
@@ -132,7 +139,7 @@ def _right(provider: Provider, kind: str, wrong: list[str]) -> int:
     """How many files of a kind compute what they should; of the others, adds what is wrong."""
     count = 0
     try:
-        for case in FILES[kind]():
+        for case in FILES[kind](provider):
             said = _computed(case, provider)
             count += not said
             wrong += [f"{kind}: {said}"] if said else []

@@ -1,6 +1,7 @@
 """What a provider gains over the CPU: the time of a plan's training step on each, measured as a device measures it."""
 
 import os
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import isfinite
@@ -44,7 +45,7 @@ TIMED = (
 
 def step_times(provider: Provider) -> Mapping[str, tuple[float, float]]:
     """Milliseconds of a step by case: on all cores of the CPU, and on the provider. A case that the provider gets wrong
-    or does not run is absent.
+    or does not run is absent; why is printed to the errors' stream.
     """
     threads = os.cpu_count() or 1
     found: dict[str, tuple[float, float]] = {}
@@ -74,4 +75,6 @@ def step_times(provider: Provider) -> Mapping[str, tuple[float, float]]:
         whole = next(timing for timing in others if not timing.trunk)
         if isfinite(whole.seconds):
             found[case.name] = (round(1e3 * cpu.seconds, 3), round(1e3 * whole.seconds, 3))
+        else:
+            print(f"{case.name} is not timed on {provider.name}: {whole.fault}", file=sys.stderr)
     return found
