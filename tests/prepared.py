@@ -3,16 +3,21 @@
 To start `coterie` costs one to two seconds of processor time, nearly all of it imports, and the tests start it, and
 scripts that run parts of it, hundreds of times. A program that is started here is a process of its own all the same:
 its arguments, folder, environment, streams and signals are its own. Elsewhere than on Linux a new Python is started.
+
+A coordinator gets `worker_program` for its worker process: a small script that has a fork made, lends it its streams,
+and ends with it.
 """
 
 import atexit
 import json
 import os
 import runpy
+import select
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -27,11 +32,16 @@ from typing import IO, Any, Final
 
 IMPORTED: Final = (
     *("coterie.cli.main", "coterie.server.serve", "coterie.simulation", "coterie.client_sdk.device.agent"),
+    *("coterie.server.worker.rounds", "coterie.server.worker.secure", "coterie.server.worker.delta"),
     *("coterie.compute.nn", "coterie.compute.runtime.session", "tests.held_clock", "tests.lock_order"),
 )
 """The command line, and what commands and the tests' own programs import when they need it."""
 COTERIE: Final = "coterie.cli.main"
-Streams = tuple[int, int]
+DOOR: Final = "COTERIE_TESTS_FORKS"
+"""The variable that names the socket at which programs have forks made for them."""
+WORKER: Final = "coterie.server.worker.process"
+LAUNCHER: Final = Path(__file__).with_name("launch.py")
+Streams = tuple[int, ...]
 Place = str | os.PathLike[str]
 
 
@@ -89,6 +99,16 @@ def start(
         stderr=stderr.value,
         text=True,
     )
+
+
+def worker_program() -> tuple[str, ...]:
+    """What starts a coordinator's worker process, without the second that its imports take."""
+    if sys.platform != "linux":
+        return (sys.executable, "-m", WORKER)
+    if DOOR not in os.environ:
+        _prepared()
+    # Without site and the environment's variables of Python: it only passes on its streams.
+    return (sys.executable, "-I", "-S", str(LAUNCHER), WORKER)
 
 
 class Fork:
@@ -158,9 +178,15 @@ class Prepared:
         self._socket, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         # As every program: threads of a library's own would be lost in a fork.
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-        words = [sys.executable, str(Path(__file__)), str(other.fileno())]
-        with other:
-            self._process = subprocess.Popen(words, env=environment, pass_fds=(other.fileno(),))
+        self._folder = tempfile.TemporaryDirectory(prefix="forks")
+        self.door = str(Path(self._folder.name) / "door")
+        door = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        door.bind(self.door)
+        door.listen(64)
+        with other, door:
+            ends = (other.fileno(), door.fileno())
+            words = [sys.executable, str(Path(__file__)), *map(str, ends)]
+            self._process = subprocess.Popen(words, env=environment, pass_fds=ends)
 
     def start(
         self, words: Sequence[str], *, cwd: Place, env: Mapping[str, str], stderr: Errors, program: str | Path
@@ -189,6 +215,7 @@ class Prepared:
         """End the process. Programs that still run go on."""
         self._socket.close()
         self._process.wait()
+        self._folder.cleanup()
 
 
 Program = Fork | subprocess.Popen[str]
@@ -203,35 +230,57 @@ def _of_python(environment: Mapping[str, str]) -> dict[str, str]:
 def _prepared() -> Prepared:
     """The one of this process."""
     made = Prepared()
+    os.environ[DOOR] = made.door
     atexit.register(made.close)
     return made
 
 
-def serve(orders: socket.socket) -> Callable[[], None] | None:
+def serve(orders: socket.socket, door: socket.socket) -> Callable[[], None] | None:
     """Fork for every order until there are no more: None then; in the fork, what the program does."""
     while True:
-        order, streams, _, _ = socket.recv_fds(orders, 1 << 20, 3)
-        if not order:
-            return None
+        ready, _, _ = select.select([orders, door], [], [])
+        if orders in ready:
+            order, streams, _, _ = socket.recv_fds(orders, 1 << 20, 3)
+            if not order:
+                return None
+            *streams, ended = streams
+            lent = False
+        else:
+            caller, _ = door.accept()
+            order, streams, _, _ = socket.recv_fds(caller, 1 << 20, 3)
+            ended, lent = caller.detach(), True
+            if not order:
+                os.close(ended)
+                continue
         if os.fork() == 0:
             orders.close()
-            out, err, ended = streams
-            return keep(socket.socket(fileno=ended), partial(become, json.loads(order), (out, err)))
-        for stream in streams:
+            door.close()
+            return keep(socket.socket(fileno=ended), partial(become, json.loads(order), tuple(streams)), lent=lent)
+        for stream in (*streams, ended):
             os.close(stream)
 
 
-def keep(ended: socket.socket, program: Callable[[], None]) -> Callable[[], None]:
-    """Fork once more: the program's process gets ``program``, and this one tells how it ends."""
+def keep(ended: socket.socket, program: Callable[[], None], *, lent: bool) -> Callable[[], None]:
+    """Fork once more: the program's process gets ``program``, and this one tells how it ends.
+
+    lent: whether it ends with whoever asked for it, whose streams it has.
+    """
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     pid = os.fork()
     if pid == 0:
         ended.close()
+        if lent:
+            os.setsid()
         return program
     # Ctrl-C is for the program.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     ended.send(str(pid).encode())
-    os.closerange(1, ended.fileno())
+    os.closerange(0 if lent else 1, ended.fileno())
+    if lent:
+        program_ends = os.pidfd_open(pid)
+        gone, _, _ = select.select([program_ends, ended], [], [])
+        if ended in gone:
+            os.kill(pid, signal.SIGKILL)
     _, status = os.waitpid(pid, 0)
     with suppress(OSError):
         ended.send(str(os.waitstatus_to_exitcode(status)).encode())
@@ -239,8 +288,8 @@ def keep(ended: socket.socket, program: Callable[[], None]) -> Callable[[], None
 
 
 def become(order: Mapping[str, Any], streams: Streams) -> None:
-    """Be the program that an order asks for."""
-    for stream, number in zip(streams, (1, 2), strict=True):
+    """Be the program that an order asks for. streams: output and errors, and input before them where there is one."""
+    for stream, number in zip(reversed(streams), (2, 1, 0), strict=False):
         os.dup2(stream, number)
         os.close(stream)
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -277,8 +326,8 @@ def main() -> None:
         import_module(module)
     # Processes between this one and programs are nobody's to wait for.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    with socket.socket(fileno=int(sys.argv[1])) as orders:
-        program = serve(orders)
+    with socket.socket(fileno=int(sys.argv[1])) as orders, socket.socket(fileno=int(sys.argv[2])) as door:
+        program = serve(orders, door)
     if program is not None:
         program()
 

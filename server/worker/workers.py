@@ -11,6 +11,8 @@ import structlog
 from coterie.errors import CoterieError
 from coterie.server.worker.process import ALIVE
 
+PROGRAM: tuple[str, ...] = (sys.executable, "-m", "coterie.server.worker.process")
+"""What starts a worker process."""
 LINE_LIMIT = 64 * 1024 * 1024
 log = structlog.get_logger("coterie.server.workers")
 
@@ -89,7 +91,7 @@ class Workers:
     async def _running(self) -> asyncio.subprocess.Process:
         if self._process is None or self._process.returncode is not None:
             self._process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "coterie.server.worker.process", str(self._niceness),
+                *PROGRAM, str(self._niceness),
                 stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, limit=LINE_LIMIT, start_new_session=True,
             )  # fmt: skip
         return self._process

@@ -13,7 +13,9 @@ from server_kit import Opener, Operator, in_process
 
 from coterie.server import logs
 from coterie.server.settings import Settings
+from coterie.server.worker import workers
 from tests.empty_database import prepare
+from tests.prepared import WORKER, worker_program
 
 LOG_LEVEL = "error"
 
@@ -32,6 +34,18 @@ def usual_logs(few_logs: None) -> Generator[None, None, None]:
     logs.configure("warning")
     yield
     logs.configure(LOG_LEVEL)
+
+
+@pytest.fixture(autouse=True)
+def prepared_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Worker processes are forks of one that has imported what they need."""
+    monkeypatch.setattr(workers, "PROGRAM", worker_program())
+
+
+@pytest.fixture
+def own_workers(prepared_workers: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Worker processes are new ones of Python, as outside of tests, for tests that stop them or change what they find."""
+    monkeypatch.setattr(workers, "PROGRAM", (sys.executable, "-m", WORKER))
 
 
 @pytest.fixture

@@ -27,6 +27,7 @@ def Farther(by: float) -> Algorithm:
 '''
 
 
+@pytest.mark.usefixtures("own_workers")
 def test_a_coordinator_runs_the_method_of_an_installed_package(
     coordinator: Opener, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -236,6 +236,7 @@ def test_a_worker_that_dies_is_replaced_and_one_that_refuses_is_believed(tmp_pat
     asyncio.run(work())
 
 
+@pytest.mark.usefixtures("own_workers")
 def test_a_worker_that_is_stopped_is_replaced_long_before_its_job_may_end() -> None:
     async def work() -> None:
         others = set(children(os.getpid()))
