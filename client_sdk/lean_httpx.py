@@ -3,14 +3,25 @@
 ``import httpx`` also imports the ``httpx`` command (click, pygments, rich) wherever those happen to be installed, which
 is a third of its import time. The package itself treats that command as optional, so while it loads, the module that
 holds it is declared absent. Every other module of the SDK takes httpx from here.
+
+Its transport asks ``sniffio``, for each of its locks, several a request, which library runs the event loop. Where that
+is not installed, Python looks through its whole path for it each time, and the answer is asyncio: so it is looked for
+once.
 """
 
 import importlib
+import importlib.util
 import sys
 from types import ModuleType
 from typing import cast
 
 _COMMAND = "httpx._main"
+_LOOP_NAMER = "sniffio"
+
+
+def _look_once() -> None:
+    if _LOOP_NAMER not in sys.modules and importlib.util.find_spec(_LOOP_NAMER) is None:
+        sys.modules[_LOOP_NAMER] = cast(ModuleType, None)
 
 
 def _load() -> None:
@@ -26,6 +37,7 @@ def _load() -> None:
 
 
 _load()
+_look_once()
 
 import httpx  # noqa: E402
 

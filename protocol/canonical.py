@@ -27,6 +27,9 @@ Json: TypeAlias = None | bool | int | float | str | list["Json"] | dict[str, "Js
 
 LARGEST_INTEGER = 2**53 - 1
 DEEPEST = 64
+_Place: TypeAlias = tuple["_Place", str | int] | None
+"""Where a value stands: in what, and by which key or number; None for the whole. Only errors write it out."""
+_quoted: Final = json.JSONEncoder(ensure_ascii=False).encode
 
 
 def canonical_json(value: object) -> bytes:
@@ -34,7 +37,7 @@ def canonical_json(value: object) -> bytes:
 
     Raises errors.InputError (code ``not_canonical``) that names the place of a value JSON cannot carry exactly.
     """
-    return _text(value, "$", 0).encode("utf-8")
+    return _text(value, None, 0).encode("utf-8")
 
 
 def sha256_hex(data: bytes | bytearray | memoryview) -> str:
@@ -90,15 +93,15 @@ def parse_json(data: bytes | bytearray | memoryview, *, limit: int = 1 << 20) ->
     return cast(Json, value)
 
 
-def _text(value: object, place: str, depth: int) -> str:
+def _text(value: object, place: _Place, depth: int) -> str:
     if depth > DEEPEST:
         raise _refused(place, f"is nested deeper than {DEEPEST} levels")
+    if isinstance(value, str):
+        return _string(value, place)
     if value is None:
         return "null"
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, str):
-        return _string(value, place)
     if isinstance(value, int):
         if abs(value) > LARGEST_INTEGER:
             raise _refused(place, "is a whole number beyond ±(2**53 - 1)")
@@ -107,31 +110,38 @@ def _text(value: object, place: str, depth: int) -> str:
         if not isfinite(value):
             raise _refused(place, f"is {value}, which JSON cannot carry")
         return _number(value)
-    if isinstance(value, Mapping):
-        return _mapping(cast(Mapping[object, object], value), place, depth)
     if isinstance(value, list | tuple):
         items = cast(list[object], value)
-        return "[" + ",".join(_text(item, f"{place}[{i}]", depth + 1) for i, item in enumerate(items)) + "]"
+        return "[" + ",".join([_text(item, (place, i), depth + 1) for i, item in enumerate(items)]) + "]"
+    # A dictionary is by far the most frequent mapping, and to ask whether something is any mapping takes long.
+    if isinstance(value, dict | Mapping):
+        return _mapping(cast(Mapping[object, object], value), place, depth)
     raise _refused(place, f"is a {type(value).__name__}, which is not a JSON value")
 
 
-def _mapping(value: Mapping[object, object], place: str, depth: int) -> str:
+def _mapping(value: Mapping[object, object], place: _Place, depth: int) -> str:
     entries: dict[str, object] = {}
     for key, item in value.items():
         if not isinstance(key, str):
             raise _refused(place, f"has a key of type {type(key).__name__}; keys must be strings")
         entries[key] = item
     names = {key: _string(key, place) for key in entries}
-    ordered = sorted(entries, key=lambda key: key.encode("utf-16-be"))
-    return "{" + ",".join(f"{names[k]}:{_text(entries[k], f'{place}.{k}', depth + 1)}" for k in ordered) + "}"
+    # The two orders differ only beyond the first plane, where UTF-16 has two units for a character.
+    ordered = sorted(entries) if "".join(entries).isascii() else sorted(entries, key=_utf16)
+    return "{" + ",".join([f"{names[key]}:{_text(entries[key], (place, key), depth + 1)}" for key in ordered]) + "}"
 
 
-def _string(value: str, place: str) -> str:
-    try:
-        value.encode("utf-8")
-    except UnicodeEncodeError:
-        raise _refused(place, "holds a lone surrogate, which is not valid Unicode") from None
-    return json.dumps(value, ensure_ascii=False)
+def _utf16(key: str) -> bytes:
+    return key.encode("utf-16-be")
+
+
+def _string(value: str, place: _Place) -> str:
+    if not value.isascii():
+        try:
+            value.encode("utf-8")
+        except UnicodeEncodeError:
+            raise _refused(place, "holds a lone surrogate, which is not valid Unicode") from None
+    return _quoted(value)
 
 
 def _number(value: float) -> str:
@@ -196,9 +206,13 @@ def _deeper_than(value: object, levels: int) -> bool:
     return True
 
 
-def _refused(place: str, why: str) -> errors.InputError:
+def _refused(place: _Place, why: str) -> errors.InputError:
+    steps: list[str] = []
+    while place is not None:
+        place, step = place
+        steps.append(f"[{step}]" if isinstance(step, int) else f".{step}")
     return errors.InputError(
-        f"The value at {place[:200]} {why}.",
+        f"The value at {('$' + ''.join(reversed(steps)))[:200]} {why}.",
         hint="Send finite numbers, text, lists and objects only.",
         code="not_canonical",
     )

@@ -4,7 +4,7 @@ Times that cross the wire are relative (milliseconds); only the coordinator's cl
 as `coterie.protocol.http_signatures` says.
 """
 
-from typing import Annotated, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -291,10 +291,14 @@ class Abort(Request):
 
 
 class UploadReceipt(Response):
-    """The update is stored durably. ``already``: these very bytes had been accepted before."""
+    """The update is stored durably. ``already``: these very bytes had been accepted before.
+
+    next: of a masked vector, the list of survivors, where the client waited and it came in time.
+    """
 
     state: Literal["accepted", "already"]
     sha256: Sha256
+    next: dict[str, Any] | None = None
 
 
 class Fault(Response):

@@ -234,6 +234,16 @@ class Outcome(Response):
     detail: Detail = ""
 
 
+class MessageReceipt(Response):
+    """A client's message is kept. ``already``: this very message was kept before.
+
+    next: the message that comes after it, where the client waited and it came in time.
+    """
+
+    state: Literal["accepted", "already"]
+    next: dict[str, Any] | None = None
+
+
 ToClient: TypeAlias = Roster | SharesFor | Survivors | Agreements | Outcome
 
 

@@ -104,6 +104,8 @@ _OF_MESSAGES: Final[Mapping[tuple[str, str], Any]] = {
     ("Endorsement", "subject"): "ward-7",
     ("EnrolRequest", "capabilities"): {"codecs": ["float32", "int8"], "threads": 4},
     ("ExperimentCreate", "evaluation_metrics"): ["auc"],
+    ("MessageReceipt", "next"): {"state": "summed", "cause": None, "detail": ""},
+    ("UploadReceipt", "next"): {"alive": "/w==", "dealt": "/w==", "digest": _HEX * 4},
     ("ExperimentCreate", "hyper"): {"lr": 0.05},
     ("ExperimentCreate", "privacy"): {"level": "user", "clip": 1.0, "delta": 1e-6, "noise_multiplier": 1.1},
     ("ExperimentCreate", "secure"): {"norm": 1.0},

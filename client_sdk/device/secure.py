@@ -3,9 +3,9 @@
     keys ->  roster  -> shares ->  shares  -> masked vector ->  survivors  -> [agreement ->  agreements ->] reveal
     -> outcome
 
-What the device sends stands left of an arrow, what it waits for in the coordinator's long poll after it; the bracket
-is for the mode ``consistent``. What each message means, and every check of it, is in `coterie.privacy.secagg.client`;
-here it is made durable and carried.
+What the device sends stands left of an arrow, what it waits for after it: in the answer to what it sends, which the
+coordinator holds back for a while, and then in long polls. The bracket is for the mode ``consistent``. What each
+message means, and every check of it, is in `coterie.privacy.secagg.client`; here it is made durable and carried.
 
 Guarantees: the state of the machine and the message that it asks to send are in the store before that message leaves
 (`coterie.client_sdk.device.attempts`); so a device killed at any point sends the same bytes again, and one whose state
@@ -44,13 +44,22 @@ from coterie.protocol.canonical import canonical_json, parse_json, sha256_hex
 from coterie.protocol.conversion import to_json
 from coterie.protocol.device import Task
 from coterie.protocol.endorsements import Endorsement
-from coterie.protocol.secagg import Agreements, Outcome, Roster, SecureTerms, SharesFor, Survivors, ToClient
+from coterie.protocol.secagg import (
+    Agreements,
+    MessageReceipt,
+    Outcome,
+    Roster,
+    SecureTerms,
+    SharesFor,
+    Survivors,
+    ToClient,
+)
 from coterie.protocol.wire import read_message
 
 Result = TypeVar("Result")
 
 WAIT_MS: Final = 20_000
-"""How long one question of the long poll may stay open."""
+"""How long the answer to a message, or one question of the long poll, may stay open."""
 AWAITED: Final[Mapping[str, type[ToClient]]] = {
     "roster": Roster,
     "shares": SharesFor,
@@ -159,9 +168,10 @@ class SecureCourier:
         again = True
         try:
             while True:
-                await self._send(task, record, again=again)
+                answered = await self._send(task, record, again=again)
                 again = False
-                message = await self._awaited(task, state)
+                message = None if answered is None else read_message(AWAITED[state.awaits], answered)
+                message = message or await self._awaited(task, state)
                 self.faults.reach("answering")
                 if isinstance(message, Outcome):
                     return Ended(masked=record.message in AFTER_MASKING, state=message.state, cause=message.cause or "")
@@ -209,36 +219,49 @@ class SecureCourier:
         self.faults.reach(f"{record.message}_ready")
         return state, record
 
-    async def _send(self, task: Task, record: AttemptRecord, *, again: bool) -> None:
+    async def _send(self, task: Task, record: AttemptRecord, *, again: bool) -> dict[str, Any] | None:
         """Send the message that the store holds. Sending it again is harmless: the coordinator knows it.
 
         again: whether this may be the second time, so that a part of it is there already.
+        Returns the message that comes next, where the answer brought it.
         """
+        answered = None
         try:
             if record.message == "masked":
-                await self._upload(task, resume=again)
+                answered = await self._upload(task, resume=again)
             else:
-                target = f"/v1/device/tasks/{task.id}/secure/{record.message}"
+                target = f"/v1/device/tasks/{task.id}/secure/{record.message}?wait_ms={WAIT_MS}"
                 body = parse_json(record.body.encode())
-                await self._with_retries(task, lambda: self.requests.json("POST", target, body))
+                receipt = await self._with_retries(task, lambda: self.requests.json("POST", target, body))
+                answered = read_message(MessageReceipt, receipt).next
         except RemoteError as error:
             # The phase ended, with this message in it or without: what the coordinator says next will tell.
             if error.reason != _TOO_LATE:
                 raise
         self.faults.reach(f"{record.message}_sent")
         self.emit("sent", task=task.id, message=record.message, clients=record.clients, survivors=record.survivors)
+        return answered
 
-    async def _upload(self, task: Task, *, resume: bool) -> None:
+    async def _upload(self, task: Task, *, resume: bool) -> dict[str, Any] | None:
         begun = time.monotonic()
         masked = self._masked(task)
         await self.before_masked(task)
         receipt = await self._with_retries(
             task,
-            lambda: upload(self.requests, task.id, masked, resume=resume, piece=self.piece, reached=self.faults.reach),
+            lambda: upload(
+                self.requests,
+                task.id,
+                masked,
+                resume=resume,
+                piece=self.piece,
+                wait_ms=WAIT_MS,
+                reached=self.faults.reach,
+            ),
         )
         self.faults.reach("uploaded")
         seconds = round(time.monotonic() - begun, 3)
         self.emit("uploaded", task=task.id, bytes=len(masked), seconds=seconds, state=receipt.state)
+        return receipt.next
 
     async def _awaited(self, task: Task, state: ClientState) -> ToClient:
         """What the coordinator says next, however long the others take."""

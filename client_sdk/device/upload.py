@@ -23,15 +23,18 @@ async def upload(
     *,
     resume: bool,
     piece: int = PIECE,
+    wait_ms: int = 0,
     reached: Callable[[str], None] = lambda point: None,
 ) -> UploadReceipt:
     """Send an update and return the receipt; after it the coordinator holds the update durably.
 
     resume: ask first how much of it the coordinator holds already.
     piece: bytes of one request. Sending the same bytes again is harmless: the receipt then says ``already``.
+    wait_ms: how long the coordinator may wait with its last answer for the message that comes next (``next``).
     Raises RemoteError; ``digest_mismatch`` only after three whole uploads arrived damaged.
     """
     target = f"/v1/device/tasks/{task}/update"
+    sent_to = f"{target}?wait_ms={wait_ms}" if wait_ms else target
     digest = f"sha-256=:{base64.b64encode(bytes.fromhex(sha256_hex(update))).decode()}:"
     offset = await _stored_length(link, target, len(update)) if resume else 0
     damaged = 0
@@ -44,7 +47,7 @@ async def upload(
             "Repr-Digest": digest,
         }
         try:
-            response = await link.request("PATCH", target, body=part, headers=headers, accept=(409,))
+            response = await link.request("PATCH", sent_to, body=part, headers=headers, accept=(409,))
         except RemoteError as error:
             damaged += error.reason in _DAMAGED
             if error.reason not in _DAMAGED or damaged >= ATTEMPTS:

@@ -3,7 +3,6 @@ what is in it nobody can see.
 """
 
 import asyncio
-from typing import Literal
 
 from coterie.errors import Conflict, CoterieError
 from coterie.privacy.secagg.encoding import vector_spec
@@ -15,6 +14,7 @@ from coterie.server.auth.gate import SignedDevice
 from coterie.server.coordinator import Coordinator
 from coterie.server.device.attempt_states import awaited_place, differs, not_in_roster, unfit
 from coterie.server.device.task_states import member, own, refusal
+from coterie.server.device.waiting import Kept
 from coterie.server.store import attempts, events, mailbox, nonces, tasks
 from coterie.server.store.engine import can_wait
 from coterie.server.store.received import Received
@@ -63,8 +63,8 @@ async def keep_part(coordinator: Coordinator, device: SignedDevice, row: TaskRow
 
 async def accept(
     coordinator: Coordinator, device: SignedDevice, row: TaskRow, message: Task, whole: Received, size: int
-) -> Literal["accepted", "already"]:
-    """Take the masked vector into the attempt's sum, exactly once. Returns ``already`` when these very bytes are in it.
+) -> Kept:
+    """Take the masked vector into the attempt's sum, exactly once: ``already`` when these very bytes are in it.
 
     size: the bytes of this request. Raises UpdateRefused for a file of another form, after which the right one can
     still be sent; what `attempt_states` says; errors.StorageError.
@@ -82,13 +82,14 @@ async def accept(
     await asyncio.to_thread(read_masked, whole.path, expected_header(message.secure, message), spec)
     sha256, total = whole.sha256, whole.size
     await coordinator.storage.blobs.keep("updates", whole, point="masked")
+    turn = coordinator.signals.turns.next_turn(attempt.id)
     try:
         async with coordinator.storage.database.write("masked") as session:
             await nonces.spend(session, device.nonce, device.nonce_expires)
             current = await attempts.share_locked(session, attempt.id)
             refused = unfit(current, PHASE)
             if not await tasks.attach(session, row.id, sha256, total, size):
-                return _twice(await own(session, row.id, device.id), sha256)
+                return _twice(await own(session, row.id, device.id), attempt.id, sha256)
             if refused is not None:
                 raise refused
             bundle = canonical_json({"sha256": sha256, "size": total}).decode()
@@ -102,12 +103,12 @@ async def accept(
         raise
     coordinator.metrics.updates.labels("masked").inc()
     coordinator.metrics.messages.labels(PHASE).inc()
-    return "accepted"
+    return Kept("accepted", attempt.id, turn)
 
 
-def _twice(row: TaskRow, sha256: str) -> Literal["already"]:
+def _twice(row: TaskRow, attempt: str, sha256: str) -> Kept:
     if row.state == tasks.ACCEPTED and row.upload == sha256:
-        return "already"
+        return Kept("already", attempt)
     if row.state == tasks.ACCEPTED:
         raise differs(PHASE)
     raise refusal(row.state)

@@ -2,67 +2,75 @@
 
 A device reports *trained* with its keys. From then on it asks for each message in turn by a long poll, answers it, and
 sends its masked vector as it would an update. What it says is kept as one row for each phase; saying it again is
-answered alike, and saying something else is refused.
+answered alike, and saying something else is refused. With ``wait_ms`` the answer to what it says brings the message
+that comes next, so that it need not ask for it.
 """
 
-import time
-from typing import Annotated, Literal
+from fastapi import Response
 
-from fastapi import Query, Response
-from pydantic import BaseModel
-
-from coterie.protocol.secagg import AdvertiseKeys, Agreement, Reveal, Shares
-from coterie.server.auth.gate import OpenCoordinator, SigningDevice, gated_router
-from coterie.server.bell import wait
+from coterie.protocol.secagg import AdvertiseKeys, Agreement, MessageReceipt, Reveal, Shares
+from coterie.server.auth.gate import OpenCoordinator, SignedDevice, SigningDevice, gated_router
+from coterie.server.coordinator import Coordinator
 from coterie.server.device import speaking, trained
-from coterie.server.device.relay import Awaited, message_for
-from coterie.server.device.task_states import member
+from coterie.server.device.relay import Awaited
+from coterie.server.device.waiting import Kept, WaitBehind, WaitQuery, awaited_message, message_behind, named
 from coterie.server.paths import TaskPath
 from coterie.server.store import attempts
 
-LONGEST_WAIT_MS = 30_000
-LOOK_AGAIN_S = 5.0
-"""Another process may have moved the attempt on, which rings no bell here."""
 router = gated_router("device")
-WaitQuery = Annotated[
-    int, Query(ge=0, le=LONGEST_WAIT_MS, description="How long to wait for the message, in milliseconds.")
-]
-
-
-class MessageReceipt(BaseModel):
-    """The message is kept. ``already``: this very message was kept before."""
-
-    state: Literal["accepted", "already"]
 
 
 @router.post(
-    "/v1/device/tasks/{task}/secure/keys", operation_id="advertiseKeys", summary="Report training done and send keys"
+    "/v1/device/tasks/{task}/secure/keys",
+    operation_id="advertiseKeys",
+    summary="Report training done and send keys",
+    response_model=MessageReceipt,
 )
 async def keys(
-    task: TaskPath, body: AdvertiseKeys, coordinator: OpenCoordinator, device: SigningDevice
-) -> MessageReceipt:
+    task: TaskPath, body: AdvertiseKeys, coordinator: OpenCoordinator, device: SigningDevice, wait_ms: WaitBehind = 0
+) -> Response:
     """The task's work counts in its round from here on; its result stays with the device until it is masked."""
-    return MessageReceipt(state=await trained.report(coordinator, device, task, body))
+    kept = await trained.report(coordinator, device, task, body)
+    return await _receipt(coordinator, kept, attempts.KEYS, task, device, wait_ms)
 
 
-@router.post("/v1/device/tasks/{task}/secure/shares", operation_id="dealShares", summary="Deal sealed shares")
-async def shares(task: TaskPath, body: Shares, coordinator: OpenCoordinator, device: SigningDevice) -> MessageReceipt:
+@router.post(
+    "/v1/device/tasks/{task}/secure/shares",
+    operation_id="dealShares",
+    summary="Deal sealed shares",
+    response_model=MessageReceipt,
+)
+async def shares(
+    task: TaskPath, body: Shares, coordinator: OpenCoordinator, device: SigningDevice, wait_ms: WaitBehind = 0
+) -> Response:
     """The boxes are sealed end to end: nobody but the neighbours can open them."""
-    return MessageReceipt(state=await speaking.say(coordinator, device, task, "shares", body))
+    return await _say(coordinator, device, task, "shares", body, wait_ms)
 
 
-@router.post("/v1/device/tasks/{task}/secure/agreement", operation_id="agree", summary="Sign the list of survivors")
+@router.post(
+    "/v1/device/tasks/{task}/secure/agreement",
+    operation_id="agree",
+    summary="Sign the list of survivors",
+    response_model=MessageReceipt,
+)
 async def agreement(
-    task: TaskPath, body: Agreement, coordinator: OpenCoordinator, device: SigningDevice
-) -> MessageReceipt:
+    task: TaskPath, body: Agreement, coordinator: OpenCoordinator, device: SigningDevice, wait_ms: WaitBehind = 0
+) -> Response:
     """Only in the mode ``consistent``."""
-    return MessageReceipt(state=await speaking.say(coordinator, device, task, "agreement", body))
+    return await _say(coordinator, device, task, "agreement", body, wait_ms)
 
 
-@router.post("/v1/device/tasks/{task}/secure/reveal", operation_id="reveal", summary="Open the sum")
-async def reveal(task: TaskPath, body: Reveal, coordinator: OpenCoordinator, device: SigningDevice) -> MessageReceipt:
+@router.post(
+    "/v1/device/tasks/{task}/secure/reveal",
+    operation_id="reveal",
+    summary="Open the sum",
+    response_model=MessageReceipt,
+)
+async def reveal(
+    task: TaskPath, body: Reveal, coordinator: OpenCoordinator, device: SigningDevice, wait_ms: WaitBehind = 0
+) -> Response:
     """Shares of the survivors' own masks, and of the keys of those who dropped out: what opens the sum and no more."""
-    return MessageReceipt(state=await speaking.say(coordinator, device, task, "reveal", body))
+    return await _say(coordinator, device, task, "reveal", body, wait_ms)
 
 
 @router.get(
@@ -81,14 +89,31 @@ async def message(
     task: TaskPath, awaited: Awaited, coordinator: OpenCoordinator, device: SigningDevice, wait_ms: WaitQuery = 0
 ) -> Response:
     """Answered as soon as the attempt is that far, and with 204 when it is not by then."""
-    until = time.monotonic() + wait_ms / 1000
-    while True:
-        async with coordinator.storage.database.read() as session:
-            turn = coordinator.signals.turns.next_turn(await attempts.name_of(session, task, device.id) or "")
-            found = await message_for(coordinator, session, await member(session, task, device.id), device.id, awaited)
-        if found is not None:
-            return Response(found.model_dump_json(), media_type="application/json")
-        left = until - time.monotonic()
-        if left <= 0 or coordinator.signals.closing.is_set():
-            return Response(status_code=204, headers={"Retry-After": "0" if wait_ms else "1"})
-        await wait(turn, min(left, LOOK_AGAIN_S))
+    attempt = await named(coordinator, task, device.id)
+    found = await awaited_message(coordinator, attempt, task, device.id, awaited, wait_ms)
+    if found is None:
+        return Response(status_code=204, headers={"Retry-After": "0" if wait_ms else "1"})
+    return _json(found.model_dump_json())
+
+
+async def _say(
+    coordinator: Coordinator,
+    device: SignedDevice,
+    task: str,
+    phase: str,
+    body: Shares | Agreement | Reveal,
+    wait_ms: int,
+) -> Response:
+    kept = await speaking.say(coordinator, device, task, phase, body)
+    return await _receipt(coordinator, kept, phase, task, device, wait_ms)
+
+
+async def _receipt(
+    coordinator: Coordinator, kept: Kept, phase: str, task: str, device: SignedDevice, wait_ms: int
+) -> Response:
+    behind = await message_behind(coordinator, kept, phase, task, device.id, wait_ms)
+    return _json(MessageReceipt(state=kept.state, next=behind).model_dump_json())
+
+
+def _json(text: str) -> Response:
+    return Response(text, media_type="application/json")

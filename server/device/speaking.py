@@ -1,7 +1,6 @@
 """A device says its message of a phase: checked by the attempt's machine, kept as one row for all its recipients."""
 
 import asyncio
-from typing import Literal
 
 from coterie.protocol.canonical import canonical_json
 from coterie.protocol.secagg import Agreement, Reveal, Shares
@@ -9,15 +8,14 @@ from coterie.server.auth.gate import SignedDevice
 from coterie.server.coordinator import Coordinator
 from coterie.server.device.attempt_states import awaited_place, differs, not_secure, unfit
 from coterie.server.device.task_states import member
+from coterie.server.device.waiting import Kept
 from coterie.server.store import attempts, mailbox, nonces
 from coterie.server.store.engine import can_wait
-
-Receipt = Literal["accepted", "already"]
 
 
 async def say(
     coordinator: Coordinator, device: SignedDevice, task: str, phase: str, message: Shares | Agreement | Reveal
-) -> Receipt:
+) -> Kept:
     """Keep a message. The same message again changes nothing.
 
     Raises what `attempt_states` says, and errors.SecureAggregationRefused for a message that no honest client of this
@@ -31,9 +29,10 @@ async def say(
         before = await mailbox.find(session, attempt.id, phase, task)
         machine = await coordinator.machines.of(session, attempt.id, attempt.version)
     if before is not None:
-        return _same(before, bundle, phase)
+        return _same(attempt.id, before, bundle, phase)
     machine, place = awaited_place(attempt, machine, device.id, phase)
     await asyncio.to_thread(machine.check, place, message)
+    turn = coordinator.signals.turns.next_turn(attempt.id)
     async with coordinator.storage.database.write("message") as session:
         await nonces.spend(session, device.nonce, device.nonce_expires)
         # Nobody moves the attempt on between this look and this message.
@@ -41,17 +40,17 @@ async def say(
         refused = unfit(current, phase)
         before = await mailbox.find(session, attempt.id, phase, task)
         if before is not None:
-            return _same(before, bundle, phase)
+            return _same(attempt.id, before, bundle, phase)
         if refused is not None:
             raise refused
         await mailbox.put(session, attempt.id, phase, task, bundle)
         if await mailbox.count(session, attempt.id, phase) < current.awaited:
             can_wait(session)
     coordinator.metrics.messages.labels(phase).inc()
-    return "accepted"
+    return Kept("accepted", attempt.id, turn)
 
 
-def _same(before: str, bundle: str, phase: str) -> Receipt:
+def _same(attempt: str, before: str, bundle: str, phase: str) -> Kept:
     if before != bundle:
         raise differs(phase)
-    return "already"
+    return Kept("already", attempt)

@@ -1,7 +1,5 @@
 """A device reports *trained*: it brings the keys of its attempt, and its round counts it."""
 
-from typing import Literal
-
 from coterie.privacy.secagg.roster import model_digest, verify_keys
 from coterie.protocol.canonical import canonical_json
 from coterie.protocol.device import Task
@@ -12,12 +10,11 @@ from coterie.server.coordinator import Coordinator
 from coterie.server.device.acceptance import count
 from coterie.server.device.attempt_states import differs, not_secure
 from coterie.server.device.task_states import own, refusal
+from coterie.server.device.waiting import Kept
 from coterie.server.store import attempts, events, experiments, mailbox, nonces, participations, tasks
 
 
-async def report(
-    coordinator: Coordinator, device: SignedDevice, task: str, keys: AdvertiseKeys
-) -> Literal["accepted", "already"]:
+async def report(coordinator: Coordinator, device: SignedDevice, task: str, keys: AdvertiseKeys) -> Kept:
     """Take a task whose device has trained out of its lease, count it, and keep the keys, in one transaction.
 
     Raises errors.Unauthenticated (``signature_invalid``) for keys that the device did not sign for this task, Conflict
@@ -39,6 +36,7 @@ async def report(
     bundle = canonical_json(keys.model_dump(mode="json")).decode()
     changes = {"size": len(bundle), "sums": "{}", "finished_at": now_ms(), "verdict": None}
     data = {"round": row.round, "device": device.id, "task": row.id, "kind": row.kind, "attempt": row.attempt}
+    turn = coordinator.signals.turns.next_turn(row.attempt)
     async with coordinator.storage.database.write("trained") as session:
         locked = await experiments.lock(session, row.experiment)
         await nonces.spend(session, device.nonce, device.nonce_expires)
@@ -48,7 +46,7 @@ async def report(
                 raise refusal((await own(session, row.id, device.id)).state)
             if before != bundle:
                 raise differs(attempts.KEYS)
-            return "already"
+            return Kept("already", row.attempt)
         await mailbox.put(session, row.attempt, attempts.KEYS, row.id, bundle)
         events.append(session, "task.trained", data, row.experiment)
         counts_in = await count(coordinator, session, locked, row, None)
@@ -66,4 +64,4 @@ async def report(
                 now=now,
             )
     coordinator.metrics.updates.labels("trained").inc()
-    return "accepted"
+    return Kept("accepted", row.attempt, turn)

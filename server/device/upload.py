@@ -5,7 +5,7 @@ and the row that counts it is committed together with the engine's step. Whateve
 behind but a part that can be continued.
 """
 
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
 from fastapi import Header, Path, Request, Response
 
@@ -21,6 +21,7 @@ from coterie.server.auth.gate import OpenCoordinator, SigningDevice, gated_route
 from coterie.server.coordinator import Coordinator
 from coterie.server.device import acceptance, masked
 from coterie.server.device.task_states import own, refusal
+from coterie.server.device.waiting import Kept, WaitBehind, message_behind
 from coterie.server.incoming import UploadPart, part_of, refuse_when_full
 from coterie.server.store import tasks
 from coterie.server.store.blobs import too_large
@@ -62,8 +63,9 @@ async def upload(
     upload_offset: Annotated[int, Header(ge=0)],
     upload_length: Annotated[int, Header(ge=1)],
     repr_digest: Annotated[str, Header(max_length=200)],
+    wait_ms: WaitBehind = 0,
 ) -> Response:
-    """The same bytes again are answered with ``already``."""
+    """The same bytes again are answered with ``already``. Only a masked vector has a message that comes next."""
     part = part_of(upload_offset, upload_length, repr_digest)
     async with coordinator.storage.database.read() as session:
         row = await own(session, task, device.id)
@@ -79,18 +81,24 @@ async def upload(
             # Another part may have finished the task while this body came in.
             async with coordinator.storage.database.read() as session:
                 row = await own(session, task, device.id)
-            return await _take(coordinator, device, row, message, part, body)
+            taken = await _take(coordinator, device, row, message, part, body)
     finally:
         body.path.unlink(missing_ok=True)
+    if isinstance(taken, Response):
+        return taken
+    # Nothing of the upload is held meanwhile: its sender may begin anew.
+    behind = await message_behind(coordinator, taken, masked.PHASE, task, device.id, wait_ms)
+    return _receipt(taken.state, part.sha256, behind)
 
 
 async def _take(
     coordinator: Coordinator, device: SigningDevice, row: TaskRow, message: Task, part: UploadPart, body: Received
-) -> Response:
+) -> Response | Kept:
+    """Take a part. Returns the answer, but for a whole masked vector, for whose sender there is more to come."""
     vector = masked.awaits_vector(row)
     if row.state != tasks.LEASED and not vector:
         if row.state == tasks.ACCEPTED and row.upload == part.sha256:
-            return _receipt("already", part.sha256)
+            return Kept("already", row.attempt) if row.attempt else _receipt("already", part.sha256)
         raise refusal(row.state)
     if message.secure is not None and not vector:
         raise masked.keys_first()
@@ -118,8 +126,7 @@ async def _take(
                 code="digest_mismatch",
                 headers={UPLOAD_OFFSET_HEADER: "0"},
             )
-        take = masked.accept if vector else acceptance.accept
-        state = await take(coordinator, device, row, message, whole, body.size)
+        taken = await _accept(coordinator, device, row, message, whole, body.size)
     except StorageError:
         raise  # the parts stay, so that only the last one is sent again
     except CoterieError:
@@ -128,7 +135,15 @@ async def _take(
     finally:
         whole.path.unlink(missing_ok=True)
     await _forget(coordinator, row.id, part)
-    return _receipt(state, part.sha256)
+    return taken
+
+
+async def _accept(
+    coordinator: Coordinator, device: SigningDevice, row: TaskRow, message: Task, whole: Received, size: int
+) -> Response | Kept:
+    if masked.awaits_vector(row):
+        return await masked.accept(coordinator, device, row, message, whole, size)
+    return _receipt(await acceptance.accept(coordinator, device, row, message, whole, size), whole.sha256)
 
 
 async def _joined(coordinator: Coordinator, task: str, part: UploadPart, body: Received) -> Received:
@@ -143,8 +158,8 @@ async def _forget(coordinator: Coordinator, task: str, part: UploadPart) -> None
         await coordinator.storage.blobs.parts.drop(task)
 
 
-def _receipt(state: str, sha256: str) -> Response:
+def _receipt(state: Literal["accepted", "already"], sha256: str, behind: dict[str, Any] | None = None) -> Response:
     return Response(
-        UploadReceipt.model_validate({"state": state, "sha256": sha256}).model_dump_json(),
+        UploadReceipt(state=state, sha256=sha256, next=behind).model_dump_json(),
         media_type="application/json",
     )

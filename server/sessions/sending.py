@@ -23,7 +23,7 @@ from coterie.server.sessions.standing import box, open_session
 from coterie.server.store import mailbox, nonces
 from coterie.server.store.mailbox import Box, StoredMessage
 from coterie.server.store.received import Received
-from coterie.server.store.tables import SessionRow
+from coterie.server.store.sessions import SessionStanding
 
 INLINE: Final = 1 << 16
 """Sealed bytes up to which a message is kept in its row: one sync instead of three."""
@@ -114,7 +114,7 @@ class MessageStatus:
         (``is_accepted``).
     """
 
-    session: SessionRow
+    session: SessionStanding
     box: Box
     before: StoredMessage | None
     is_accepted: bool
@@ -245,6 +245,7 @@ async def _post(coordinator: Coordinator, sending: Sending, body: bytes | None) 
                 code="offset_mismatch",
                 headers={UPLOAD_OFFSET_HEADER: "0"},
             )
+        expires_at = _expires_at(found.session, found.box)
         await mailbox.post(
             session,
             found.box,
@@ -253,20 +254,23 @@ async def _post(coordinator: Coordinator, sending: Sending, body: bytes | None) 
             body=body,
             size=sending.part.length,
             sha256=sending.part.sha256,
-            expires_at=_expires_at(found.session, found.box),
+            expires_at=expires_at,
         )
-    coordinator.signals.turns.turned(found.box.turn)
+    stored = None
+    if body is not None:
+        stored = StoredMessage(sending.sequence, len(body), sending.part.sha256, None, True, expires_at, body)
+    coordinator.signals.turns.turned(found.box.turn, stored)
     return _receipt("accepted", sending)
 
 
-def _expires_at(row: SessionRow, place: Box) -> int:
+def _expires_at(row: SessionStanding, place: Box) -> int:
     # Keys wait for a partner that joins late.
     lasts = row.expires_at if place.stage == KEYS_STAGE else now_ms() + row.message_ttl_ms
     return min(lasts, row.expires_at)
 
 
 async def _check_room(
-    session: AsyncSession, row: SessionRow, sender: str, size: int, before: StoredMessage | None
+    session: AsyncSession, row: SessionStanding, sender: str, size: int, before: StoredMessage | None
 ) -> None:
     """Raise Conflict ``mailbox_full`` where a message of this size has no room beside what waits or is coming in.
 

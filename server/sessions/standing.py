@@ -10,12 +10,12 @@ from coterie.server.auth.gate import SignedParty
 from coterie.server.clock import now_ms
 from coterie.server.store import sessions
 from coterie.server.store.mailbox import Box
-from coterie.server.store.tables import SessionRow
+from coterie.server.store.sessions import SessionStanding
 
 
-async def open_session(session: AsyncSession, identifier: str) -> SessionRow:
+async def open_session(session: AsyncSession, identifier: str) -> SessionStanding:
     """The open session. Raises NotFound ``session_unknown``, Gone (``session_ended``, ``session_expired``)."""
-    row = await sessions.find(session, identifier)
+    row = await sessions.standing(session, identifier)
     if row is None:
         raise NotFound(f"There is no session {identifier}.", code="session_unknown")
     if row.reason == sessions.EXPIRED or (row.state == sessions.OPEN and row.expires_at <= now_ms()):

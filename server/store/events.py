@@ -21,6 +21,25 @@ _COUNT: Final = (
     .returning(CounterRow.value)
     .execution_options(synchronize_session=False)
 )
+# Plain columns: a stream asks after every change, and making entities of rows takes longer than to read them.
+_AFTER: Final = (
+    select(EventRow.id, EventRow.type, EventRow.experiment, EventRow.data, EventRow.at)
+    .where(EventRow.id > bindparam("last"))
+    .order_by(EventRow.id)
+    .limit(bindparam("most"))
+)
+_OF_EXPERIMENT: Final = EventRow.experiment == bindparam("of_experiment")
+_OF_POPULATION: Final = or_(
+    EventRow.population == bindparam("of_population"),
+    EventRow.experiment.in_(select(ExperimentRow.id).where(ExperimentRow.population == bindparam("of_population"))),
+)
+_AFTER_BY: Final = {
+    (False, False): _AFTER,
+    (True, False): _AFTER.where(_OF_EXPERIMENT),
+    (False, True): _AFTER.where(_OF_POPULATION),
+    (True, True): _AFTER.where(_OF_EXPERIMENT, _OF_POPULATION),
+}
+"""By whether they are of one experiment, and of one population."""
 _WRITE: Final = insert(cast("Table", EventRow.__table__))
 """Into the table, not the entity: that passes the machinery for entities by."""
 
@@ -66,11 +85,10 @@ async def after(
     """The events with a greater id than ``last``, oldest first; of one experiment or of all, and of one population or
     of all.
     """
-    query = select(EventRow).where(EventRow.id > last).order_by(EventRow.id).limit(limit)
+    named: dict[str, Any] = {"last": last, "most": limit}
     if experiment is not None:
-        query = query.where(EventRow.experiment == experiment)
+        named["of_experiment"] = experiment
     if population is not None:
-        own = select(ExperimentRow.id).where(ExperimentRow.population == population)
-        query = query.where(or_(EventRow.population == population, EventRow.experiment.in_(own)))
-    rows = (await session.execute(query)).scalars()
+        named["of_population"] = population
+    rows = await session.execute(_AFTER_BY[experiment is not None, population is not None], named)
     return [StoredEvent(id=row.id, type=row.type, experiment=row.experiment, data=row.data, at=row.at) for row in rows]

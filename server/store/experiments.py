@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, TypeVar, cast
 
-from sqlalchemy import CursorResult, Select, bindparam, select, true, update
+from sqlalchemy import BindParameter, CursorResult, Select, bindparam, select, true, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from coterie.aggregation.engine import Round
@@ -160,10 +160,8 @@ async def lock_all(session: AsyncSession, identifiers: Iterable[str]) -> dict[st
     wanted = sorted(set(identifiers))
     if not wanted:
         return {}
-    owners = select(ExperimentRow).where(ExperimentRow.id.in_(wanted)).order_by(ExperimentRow.id)
-    experiments = (await session.execute(_for_change(owners))).scalars().all()
-    rounds = select(RoundRow).where(RoundRow.experiment.in_(wanted), RoundRow.phase.in_(OPEN_PHASES))
-    rows = (await session.execute(_for_change(rounds.order_by(RoundRow.experiment)))).scalars()
+    experiments = (await session.execute(_LOCKED, {"wanted": wanted})).scalars().all()
+    rows = (await session.execute(_LOCKED_ROUNDS, {"wanted": wanted})).scalars()
     opened = {row.experiment: OpenRound(row, from_text(Round, row.state)) for row in rows}
     return {row.id: Locked(row, opened.get(row.id)) for row in experiments}
 
@@ -173,6 +171,14 @@ def _for_change(query: Select[Row]) -> Select[Row]:
     of other tables that refer to them can still be added.
     """
     return query.with_for_update(key_share=True).execution_options(populate_existing=True)
+
+
+# Built once: whoever changes a round, or what became of a task, asks for both.
+_WANTED: Final[BindParameter[str]] = bindparam("wanted", expanding=True)
+_LOCKED: Final = _for_change(select(ExperimentRow).where(ExperimentRow.id.in_(_WANTED)).order_by(ExperimentRow.id))
+_LOCKED_ROUNDS: Final = _for_change(
+    select(RoundRow).where(RoundRow.experiment.in_(_WANTED), _IS_OPEN).order_by(RoundRow.experiment)
+)
 
 
 async def open_round(session: AsyncSession, experiment: str) -> OpenRound | None:

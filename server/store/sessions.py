@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple, cast
 
-from sqlalchemy import CursorResult, bindparam, select, update
+from sqlalchemy import CursorResult, Table, bindparam, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from coterie.protocol.session import SessionTerms
@@ -14,11 +14,32 @@ OPEN: Final = "open"
 ENDED: Final = "ended"
 EXPIRED: Final = "expired"
 """The reason of a session that ended because its time was over."""
+_SESSIONS: Final = cast("Table", SessionRow.__table__)
 _FIND: Final = select(SessionRow).where(SessionRow.id == bindparam("session")).execution_options(populate_existing=True)
 _PARTIES: Final = select(PartyRow).where(PartyRow.session == bindparam("session")).order_by(PartyRow.role)
 
 
-def terms_of(row: SessionRow) -> SessionTerms:
+class SessionStanding(NamedTuple):
+    """How a session stands, as a message needs it: plain columns, since every message asks."""
+
+    id: str
+    name: str
+    terms: str
+    state: str
+    reason: str | None
+    detail: str | None
+    expires_at: int
+    message_ttl_ms: int
+    party_quota: int
+    session_quota: int
+
+
+_STANDING: Final = select(*(_SESSIONS.c[name] for name in SessionStanding._fields)).where(
+    _SESSIONS.c.id == bindparam("session")
+)
+
+
+def terms_of(row: SessionRow | SessionStanding) -> SessionTerms:
     """What the parties of a session must agree on."""
     return SessionTerms.model_validate_json(row.terms)
 
@@ -26,6 +47,12 @@ def terms_of(row: SessionRow) -> SessionTerms:
 async def find(session: AsyncSession, identifier: str) -> SessionRow | None:
     """The session of this id, as this transaction sees it now."""
     return (await session.execute(_FIND, {"session": identifier})).scalar_one_or_none()
+
+
+async def standing(session: AsyncSession, identifier: str) -> SessionStanding | None:
+    """How the session of this id stands, as this transaction sees it now."""
+    row = (await session.execute(_STANDING, {"session": identifier})).one_or_none()
+    return None if row is None else SessionStanding(*row)
 
 
 async def parties(session: AsyncSession, identifier: str) -> Sequence[PartyRow]:

@@ -35,6 +35,12 @@ OF_ATTEMPTS: Final = (ATTEMPT_FAILED, ATTEMPT_DROPPED)
 # Built once: these run several times a request, and building a statement takes longer than SQLite takes to run it.
 _FIND: Final = select(TaskRow).where(TaskRow.id == bindparam("task"), TaskRow.device == bindparam("device"))
 _LEASE_OF: Final = select(TaskRow).where(TaskRow.device == bindparam("device"), TaskRow.state == LEASED)
+_TRIED: Final = select(TaskRow.state).where(
+    TaskRow.experiment == bindparam("of_experiment"),
+    TaskRow.round == bindparam("of_round"),
+    TaskRow.kind == bindparam("of_kind"),
+    TaskRow.device == bindparam("of_device"),
+)
 _NEXT_EXPIRY: Final = select(func.min(TaskRow.lease_until)).where(TaskRow.state == LEASED)
 
 
@@ -180,10 +186,8 @@ async def next_expiry(session: AsyncSession) -> int | None:
 
 async def tried(session: AsyncSession, experiment: str, round: int, kind: str, device: str) -> Sequence[str]:
     """The states of the tasks of this kind that a device has had in a round."""
-    query = select(TaskRow.state).where(
-        TaskRow.experiment == experiment, TaskRow.round == round, TaskRow.kind == kind, TaskRow.device == device
-    )
-    return (await session.execute(query)).scalars().all()
+    named = {"of_experiment": experiment, "of_round": round, "of_kind": kind, "of_device": device}
+    return (await session.execute(_TRIED, named)).scalars().all()
 
 
 async def verdicts(session: AsyncSession, device: str, tasks: Sequence[str]) -> dict[str, str]:

@@ -1,14 +1,21 @@
 """Tokens as rows. The secret itself is never here."""
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any, Final, cast
 
-from sqlalchemy import CursorResult, or_, select, update
+from sqlalchemy import CursorResult, bindparam, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from coterie.server.clock import now_ms
 from coterie.server.credentials.tokens import Token
 from coterie.server.store.tables import TokenRow
+
+# Plain columns, built once: a stream of events asks after every change.
+_VALID: Final = select(TokenRow.id).where(
+    TokenRow.id == bindparam("token"),
+    TokenRow.revoked_at.is_(None),
+    or_(TokenRow.expires_at.is_(None), TokenRow.expires_at > bindparam("now")),
+)
 
 
 async def find(session: AsyncSession, identifier: str) -> TokenRow | None:
@@ -44,8 +51,8 @@ async def replace_secret(session: AsyncSession, token: Token) -> None:
 
 async def valid(session: AsyncSession, identifier: str) -> bool:
     """Whether a token is neither revoked nor expired."""
-    row = await find(session, identifier)
-    return row is not None and row.revoked_at is None and (row.expires_at is None or row.expires_at > now_ms())
+    found = await session.execute(_VALID, {"token": identifier, "now": now_ms()})
+    return found.scalar_one_or_none() is not None
 
 
 async def use(session: AsyncSession, identifier: str) -> bool:

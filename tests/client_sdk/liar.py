@@ -23,6 +23,7 @@ from coterie.client_sdk.control.submission import Submission, send
 from coterie.protocol.device import Task
 from coterie.server.app import create_app
 from coterie.server.coordinator import Coordinator
+from coterie.server.device.waiting import AFTER
 from coterie.server.settings import Settings
 from tests.empty_database import prepare
 from tests.lock_order import in_order
@@ -106,7 +107,18 @@ class Liar:
             coordinator: Coordinator = self.app.state.coordinator
             wanted = self.task(Task.model_validate(answer["task"]))
             answer["task"] = wanted.signed(coordinator.identity.key).model_dump(mode="json", exclude_unset=True)
-        return json.dumps(self.answer(path, answer)).encode()
+        told = self.answer(path, answer)
+        if told.get("next") is not None and (awaited := _awaited_behind(path)):
+            told["next"] = self.answer(awaited, told["next"])
+        return json.dumps(told).encode()
+
+
+def _awaited_behind(path: str) -> str:
+    """Where a device would ask for the message that comes with the answer to what it sent there; empty for none."""
+    task, _, sent = path.partition("/secure/")
+    if path.endswith("/update"):
+        task, sent = path.removesuffix("/update"), "masked"
+    return f"{task}/secure/{AFTER[sent]}" if sent in AFTER else ""
 
 
 @dataclass

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event as Flag
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import httpx
 import numpy as np
@@ -100,6 +100,7 @@ class Relay:
     tasks: dict[str, Task] = field(default_factory=dict[str, Task])
     identities: dict[str, str] = field(default_factory=dict[str, str])
     fail_next: list[int] = field(default_factory=list[int])
+    waits: bool = True
 
     def post(self, device: str, name: str, body: bytes) -> None:
         """One of the device's messages."""
@@ -192,6 +193,16 @@ class Relay:
         return reduced(sum_, spec)
 
 
+BEHIND: Final = {
+    "keys": "roster",
+    "shares": "shares",
+    "masked": "survivors",
+    "agreement": "agreements",
+    "reveal": "outcome",
+}
+"""What a device says -> what comes next."""
+
+
 @dataclass
 class Wire:
     """One device's requests to the relay, as `SignedLink` has them."""
@@ -202,8 +213,9 @@ class Wire:
 
     async def json(self, method: str, target: str, message: object) -> Any:
         self._maybe_fail()
-        self.relay.post(self.device, target.rpartition("/")[2], json.dumps(message, sort_keys=True).encode())
-        return {"state": "accepted"}
+        name = target.rpartition("/")[2].partition("?")[0]
+        self.relay.post(self.device, name, json.dumps(message, sort_keys=True).encode())
+        return {"state": "accepted", "next": await self._behind(name)}
 
     async def request(
         self, method: str, target: str, *, body: bytes = b"", headers: dict[str, str] | None = None, accept: object = ()
@@ -220,14 +232,24 @@ class Wire:
             if len(self._parts) < int(headers["Upload-Length"]):
                 return httpx.Response(204, headers={"Upload-Offset": str(len(self._parts))}, request=request)
             self.relay.arrive(self.device, bytes(self._parts))
-            return httpx.Response(200, json={"state": "accepted", "sha256": "e" * 64}, request=request)
-        name = target.rpartition("/")[2].partition("?")[0]
+            receipt = {"state": "accepted", "sha256": "e" * 64, "next": await self._behind("masked")}
+            return httpx.Response(200, json=receipt, request=request)
+        said = await self._told(target.rpartition("/")[2].partition("?")[0])
+        if said is not None:
+            return httpx.Response(200, json=said, request=request)
+        return httpx.Response(204, headers={"Retry-After": "0"}, request=request)
+
+    async def _told(self, name: str) -> dict[str, Any] | None:
         for _ in range(20):
             said = self.relay.tell(self.device, name)
             if said is not None:
-                return httpx.Response(200, json=self.relay.rewrite(self.device, name, said), request=request)
+                return self.relay.rewrite(self.device, name, said)
             await asyncio.sleep(0.002)
-        return httpx.Response(204, headers={"Retry-After": "0"}, request=request)
+        return None
+
+    async def _behind(self, sent: str) -> dict[str, Any] | None:
+        """What the answer to a message brings of the one that comes next."""
+        return await self._told(BEHIND[sent]) if self.relay.waits else None
 
     def _maybe_fail(self) -> None:
         if self.relay.fail_next:

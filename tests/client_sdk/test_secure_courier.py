@@ -64,10 +64,11 @@ async def killed_and_resumed(member: Member, point: str) -> Ended:
     raise AssertionError(f"The point {point} was never reached.")
 
 
+@pytest.mark.parametrize("waits", [True, False], ids=["answers-wait", "answers-at-once"])
 @pytest.mark.parametrize("mode", MODES)
-def test_devices_bring_an_attempt_to_an_exact_sum_and_keep_no_secret(tmp_path: Path, mode: str) -> None:
+def test_devices_bring_an_attempt_to_an_exact_sum_and_keep_no_secret(tmp_path: Path, mode: str, waits: bool) -> None:
     async def work() -> None:
-        relay = Relay(terms(CLIENTS, mode), CLIENTS)
+        relay = Relay(terms(CLIENTS, mode), CLIENTS, waits=waits)
         members = gather(tmp_path, relay)
         ended = await asyncio.gather(*(member.work() for member in members))
         assert ended == [Ended(masked=True, state="summed")] * CLIENTS

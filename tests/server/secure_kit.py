@@ -106,6 +106,10 @@ class Member:
 
     async def bring_keys(self) -> None:
         """Trained."""
+        accepted(await self.say("keys", self.make_keys()))
+
+    def make_keys(self) -> bytes:
+        """The keys, the same each time."""
         if not self.keys:
             self.state, keys = client.begin(
                 self.terms,
@@ -115,7 +119,7 @@ class Member:
                 identity=self.device.key,
             )
             self.keys = keys.model_dump_json().encode()
-        accepted(await self.say("keys", self.keys))
+        return self.keys
 
     async def deal(self) -> None:
         """Shares for the neighbours."""

@@ -308,12 +308,19 @@ class Device:
         return Task.model_validate(found)
 
     async def upload(
-        self, task: Task, data: bytes, *, offset: int = 0, part: bytes | None = None, digest: str | None = None
+        self,
+        task: Task,
+        data: bytes,
+        *,
+        offset: int = 0,
+        part: bytes | None = None,
+        digest: str | None = None,
+        query: str = "",
     ) -> httpx.Response:
         """Send an update, or a part of it."""
         whole = base64.b64encode(bytes.fromhex(digest or sha256(data))).decode()
         headers = {"Upload-Offset": str(offset), "Upload-Length": str(len(data)), "Repr-Digest": f"sha-256=:{whole}:"}
-        path = f"/v1/device/tasks/{task.id}/update"
+        path = f"/v1/device/tasks/{task.id}/update{query}"
         return await self.send("PATCH", path, data[offset:] if part is None else part, headers)
 
 

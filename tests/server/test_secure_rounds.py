@@ -28,7 +28,7 @@ from server_kit import Device, Opener, Operator, once
 
 from coterie.privacy.secagg.encoding import vector_spec
 from coterie.privacy.secagg.masked_file import MaskedHeader, encode_masked
-from coterie.server.device import secure as routes
+from coterie.server.device import waiting as routes
 from coterie.server.jobs.runner import JobRunner
 from coterie.server.jobs.wanted import SECURE_AGGREGATE, UNMASK
 from coterie.server.storage import Storage
