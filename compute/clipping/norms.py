@@ -145,7 +145,11 @@ class Outer:
         return rules.sum_over(_with_slack(left, columns.shape[2] + rows.shape[2]) * right, (1, 2))
 
     def total(self, scales: Array, kept: Array | None) -> Array:
-        left, right = _scaled_smaller(_only(self.left, kept), _only(self.right, kept), scales)
+        # Numbers that are 0 or 1 are kept: beside zeros they add nothing.
+        picks = "" if self.form.choice is None else "left" if self.form.choice.left else "right"
+        left = self.left if picks == "left" else _only(self.left, kept)
+        right = self.right if picks == "right" else _only(self.right, kept)
+        left, right = _scaled_smaller(left, right, scales)
         units, o, t = left.shape
         rows = rules.reshape(rules.transpose(left, (1, 0, 2)), (o, units * t))
         summed = bind("matmul", rows, rules.reshape(right, (units * t, right.shape[2])))

@@ -49,21 +49,39 @@ class MultiHeadAttention(Module):
     def specs(self) -> dict[str, ParameterSpec]:
         return prefixed({"qkv": self._qkv, "out": self._out})
 
-    def __call__(self, params: Parameters, x: Array, mode: Mode = EVAL, mask: Array | None = None) -> Array:
-        """The output for input ``x``. mask: added to the scores before softmax, of a shape that broadcasts to [B,
-        heads, T, T].
+    def __call__(
+        self, params: Parameters, x: Array, mode: Mode = EVAL, mask: Array | None = None, first: int | None = None
+    ) -> Array:
+        """The output for input ``x``.
+
+        mask: added to the scores before softmax, of a shape that broadcasts to [B, heads, T, T], or [B, heads, first,
+            T].
+        first: how many positions of the output are wanted, from the front: [B, first, size]. All unless given.
         """
         check_input(x, ("B", "T", self.size), self)
-        count, steps, _ = x.shape
-        apart = (count, steps, self.heads, self.size // self.heads)
-        thirds = ops.split(self._qkv(part(params, "qkv"), x, mode), [self.size] * 3, axis=2)
-        q, k, v = (xp.reshape(third, apart) for third in thirds)
-        scaled = xp.permute_dims(q, (0, 2, 1, 3)) * apart[-1] ** -0.5
+        (count, steps, _), each = x.shape, self.size // self.heads
+        asking = steps if first is None else first
+        check_positive(self, first=asking)
+        if asking > steps:
+            raise InputError(f"MultiHeadAttention: the first {asking} of {steps} positions are not there.")
+        thirds = self._thirds(part(params, "qkv"), x, mode, asking)
+        q, k, v = (xp.reshape(third, (count, third.shape[1], self.heads, each)) for third in thirds)
+        scaled = xp.permute_dims(q, (0, 2, 1, 3)) * each**-0.5
         scores = scaled @ xp.permute_dims(k, (0, 2, 3, 1))
         if self.causal:
-            scores = scores + Array(np.triu(np.full((steps, steps), HIDDEN[x.dtype.name]), 1).astype(x.dtype))
+            scores = scores + Array(np.triu(np.full((asking, steps), HIDDEN[x.dtype.name]), 1).astype(x.dtype))
         if mask is not None:
             scores = scores + mask
         mixed = ops.softmax(scores, axis=-1) @ xp.permute_dims(v, (0, 2, 1, 3))
-        together = xp.reshape(xp.permute_dims(mixed, (0, 2, 1, 3)), x.shape)
+        together = xp.reshape(xp.permute_dims(mixed, (0, 2, 1, 3)), (count, asking, self.size))
         return self._out(part(params, "out"), together, mode)
+
+    def _thirds(self, params: Parameters, x: Array, mode: Mode, asking: int) -> tuple[Array, ...]:
+        """Queries of so many positions, keys and values."""
+        size = self.size
+        if asking == x.shape[1]:
+            return ops.split(self._qkv(params, x, mode), [size] * 3, axis=2)
+        parts = {name: ops.split(params[name], [size, 2 * size], axis=0) for name in self._qkv.specs()}
+        asked, told = ({name: rows[place] for name, rows in parts.items()} for place in (0, 1))
+        q = Linear(size, size, self.bias)(asked, x[:, :asking], mode)
+        return (q, *ops.split(Linear(size, 2 * size, self.bias)(told, x, mode), [size] * 2, axis=2))

@@ -12,6 +12,7 @@ import numpy as np
 from coterie.compute.ir import Graph, NDArray, Node, Type, Value
 from coterie.compute.passes import fixpoint
 from coterie.compute.passes.dead_code import remove_dead_code
+from coterie.compute.passes.lookups import rows_added
 from coterie.compute.passes.padding import added, multiplied, padded, sliced, summed
 from coterie.compute.passes.rewrite import View, rewrite
 from coterie.compute.passes.subgraphs import inside
@@ -108,46 +109,17 @@ def _unbounded(sign: float) -> Rule:
 
 
 def _scattered(node: Node, view: View) -> Value | None:
-    """one_hot(ids).T @ rows + table: the rows added at their indices, without the products with 0."""
-    if not node.attributes.get("transpose_a") or node.attributes["transpose_b"]:
+    """one_hot(ids).T @ rows + table: the rows added at their indices, without the products with 0. Only where these are
+    those of a look-up, which are in range: an index that is not has a row of zeros.
+    """
+    addend = node.inputs[2:]
+    if any(value.type != node.output.type for value in addend):
         return None
-    one_hot, rows, *addend = node.inputs
-    ids = _ids(one_hot, view)
-    if ids is None or (addend and addend[0].type != node.output.type):
+    found = rows_added(node, view)
+    if found is None or found.own is None:
         return None
     table = addend[0] if addend else _zeros(view, node.output.type)
-    return view.emit("scatter_add", table, view.emit("reshape", ids, shape=(ids.type.size,)), rows)
-
-
-def _ids(one_hot: Value, view: View) -> Value | None:
-    """The indices [n, 1] of a one-hot matrix [n, count] which are known to be in range, as those of a look-up are: they
-    were made to count from the start. An index that is out of range has a row of zeros, which no look-up has.
-    """
-    cast = view.producer(one_hot, "astype")
-    equal = view.producer(cast.inputs[0], "equal") if cast else None
-    if equal is None or one_hot.type.rank != 2:
-        return None
-    count = one_hot.type.shape[1]
-    for ids, steps in (equal.inputs, equal.inputs[::-1]):
-        counted = view.constant(steps)
-        if counted is None or ids.type.shape != (one_hot.type.shape[0], 1):
-            continue
-        if np.array_equal(counted.reshape(-1), np.arange(count)) and _counts_from_start(ids, count, view):
-            return ids
-    return None
-
-
-def _counts_from_start(ids: Value, count: int, view: View) -> bool:
-    """Whether indices are ids + count * (0 > ids)."""
-    total = view.producer(ids, "add")
-    for own, shift in (total.inputs, total.inputs[::-1]) if total else ():
-        product = view.producer(shift, "multiply")
-        for number, mask in (product.inputs, product.inputs[::-1]) if product else ():
-            factor, cast = view.constant(number), view.producer(mask, "astype")
-            below = view.producer(cast.inputs[0], "greater") if cast else None
-            if factor is not None and factor.size == 1 and int(factor.reshape(())) == count and below is not None:
-                return _is_zero(view, below.inputs[0]) and below.inputs[1] is own
-    return False
+    return view.emit("scatter_add", table, found.flat(view), found.rows)
 
 
 _RULES: Mapping[str, tuple[Rule, ...]] = {

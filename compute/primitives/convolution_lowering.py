@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from coterie.compute.ir import Attributes, Node
+from coterie.compute.ir import Attributes, Node, Type, Value
 from coterie.compute.primitives.row import Emitter
 
 # Columns of the result below which examples are interleaved into them: at 14 columns and fewer this takes 0.6 to 0.95
@@ -107,6 +107,7 @@ def lower_weight_gradient(emit: Emitter, node: Node, names: Sequence[str]) -> st
     """Products of rows for a convolution by channel, one product with unrolled windows for one channel and little work,
     otherwise a convolution of x with dy.
     """
+    node, names = _sampled(emit, node, names)
     a = node.attributes
     n, c = node.inputs[0].type.shape[:2]
     made, oh, ow = node.inputs[1].type.shape[1:]
@@ -121,23 +122,44 @@ def lower_weight_gradient(emit: Emitter, node: Node, names: Sequence[str]) -> st
     return _swapped_weight(emit, node, names)
 
 
-def _swapped_size(node: Node) -> tuple[int, int]:
-    """Rows and columns of x convolved with dy: the kernel's, and more where a stride left over some of the image."""
+def _sampled(emit: Emitter, node: Node, names: Sequence[str]) -> tuple[Node, Sequence[str]]:
+    """A gradient for kernels of one element of the image's elements that they meet, without a stride."""
+    (x, dy), a = node.inputs, node.attributes
+    if a["kernel"] != (1, 1) or a["stride"] == (1, 1) or a["padding"] != ((0, 0), (0, 0)):
+        return node, names
+    size = dy.type.shape[2:]
+    ends = [(count - 1) * step + 1 for count, step in zip(size, a["stride"], strict=True)]
+    met = emit.op("Slice", names[0], *map(emit.integers, ((0, 0), ends, (2, 3), a["stride"])))
+    image = Value(Type(x.type.dtype, (*x.type.shape[:2], *size)))
+    plain = {**a, "stride": (1, 1)}
+    return Node(node.primitive, (image, dy), node.outputs, plain, node.source), (met, names[1])
+
+
+def _swapped(node: Node) -> tuple[dict[str, Any], tuple[int, int]]:
+    """How x is convolved with dy, and rows and columns of the result: the kernel's, and more where a stride left over
+    some of the image itself. Stride and dilation change places when dy is the kernel; what a stride left over of the
+    padding is left out.
+    """
     x, g, a = node.inputs[0].type.shape, node.inputs[1].type.shape, node.attributes
-    rows, columns = (
-        (x[2 + i] + sum(a["padding"][i]) - a["stride"][i] * (g[2 + i] - 1) - 1) // a["dilation"][i] + 1 for i in (0, 1)
-    )
-    return rows, columns
-
-
-def _swapped_window(attributes: Attributes) -> dict[str, Any]:
-    """Stride and dilation change places when dy is the kernel."""
-    window = _window_attributes(attributes)
-    return window | {"strides": window["dilations"], "dilations": window["strides"]}
+    ends: list[int] = []
+    size: list[int] = []
+    for i in (0, 1):
+        first, last = a["padding"][i]
+        reach = a["stride"][i] * (g[2 + i] - 1) + a["dilation"][i] * (a["kernel"][i] - 1) + 1
+        ends.append(min(last, max(0, reach - first - x[2 + i])))
+        left_over = first + x[2 + i] + ends[i] - reach
+        size.append(a["kernel"][i] + left_over // a["dilation"][i])
+    (top, _), (left, _) = a["padding"]
+    window = {
+        "strides": list(a["dilation"]),
+        "pads": [top, left, *ends],
+        "dilations": list(a["stride"]),
+    }
+    return window, (size[0], size[1])
 
 
 def _first_elements(emit: Emitter, name: str, axes: tuple[int, int], size: tuple[int, int], kernel: Any) -> str:
-    """Cut what ``_swapped_size`` has too much."""
+    """Cut what ``_swapped`` has too much."""
     if size == kernel:
         return name
     return emit.op("Slice", name, emit.integers((0, 0)), emit.integers(kernel), emit.integers(axes))
@@ -148,7 +170,8 @@ def _channels_last_weight(emit: Emitter, node: Node, names: Sequence[str]) -> st
     time of the form below for 5x5 kernels, 0.4 for 3x3. Groups stand before the examples.
     """
     n, channels, h, w = node.inputs[0].type.shape
-    made, size, groups = node.output.type.shape[0], _swapped_size(node), node.attributes["groups"]
+    made, groups = node.output.type.shape[0], node.attributes["groups"]
+    swapped, size = _swapped(node)
     c = channels // groups
     x = names[0]
     if groups == 1:
@@ -157,7 +180,7 @@ def _channels_last_weight(emit: Emitter, node: Node, names: Sequence[str]) -> st
         split = emit.op("Reshape", x, emit.integers((n, groups, c, h * w)))
         x = emit.op("Transpose", split, perm=[1, 0, 3, 2])
     x = emit.op("Reshape", x, emit.integers((1, groups * n, h, w * c)))
-    window = _widened(_swapped_window(node.attributes), c)
+    window = _widened(swapped, c)
     dy = names[1] if n == 1 else emit.op("Transpose", names[1], perm=[1, 0, 2, 3])
     if n == 1:
         dy = emit.op("Reshape", dy, emit.integers((made, n, *node.inputs[1].type.shape[2:])))
@@ -184,8 +207,9 @@ def _swapped_weight(emit: Emitter, node: Node, names: Sequence[str]) -> str:
             "Reshape", emit.op("Transpose", split, perm=[2, 1, 0, 3]), emit.integers((c // groups, groups * n, h, w))
         )
     dy = emit.op("Transpose", names[1], perm=[1, 0, 2, 3])
-    out = emit.op("Conv", x, dy, group=groups, **_swapped_window(node.attributes))
-    out = _first_elements(emit, out, (2, 3), _swapped_size(node), node.attributes["kernel"])
+    window, size = _swapped(node)
+    out = emit.op("Conv", x, dy, group=groups, **window)
+    out = _first_elements(emit, out, (2, 3), size, node.attributes["kernel"])
     return emit.op("Transpose", out, perm=[1, 0, 2, 3])
 
 

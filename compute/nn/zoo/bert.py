@@ -106,8 +106,14 @@ class BertLayer(Module):
     def specs(self) -> dict[str, ParameterSpec]:
         return prefixed(self._parts())
 
-    def __call__(self, params: Parameters, x: Array, mode: Mode = EVAL, mask: Array | None = None) -> Array:
-        """mask: added to the scores of attention, of a shape that broadcasts to [B, heads, T, T]."""
+    def __call__(
+        self, params: Parameters, x: Array, mode: Mode = EVAL, mask: Array | None = None, first: int | None = None
+    ) -> Array:
+        """The output for input ``x``.
+
+        mask: added to the scores of attention, of a shape that broadcasts to [B, heads, T, T].
+        first: how many positions of the output are wanted, from the front. All unless given.
+        """
         parts = self._parts()
 
         def run(x: Array, *names: str) -> Array:
@@ -116,7 +122,8 @@ class BertLayer(Module):
             return x
 
         attention = MultiHeadAttention(self.size, self.heads)
-        seen = attention(part(params, "attention"), x, mode, mask)
+        seen = attention(part(params, "attention"), x, mode, mask, first)
+        x = x if first is None else x[:, :first]
         x = run(x + run(seen, "drop"), "norm1")
         return run(x + run(x, "up", "gelu", "down", "drop"), "norm2")
 
@@ -170,7 +177,9 @@ class Bert(Module):
         mask = None if self.padding is None else _unseen(ids, self.padding, y.dtype.name)
         layer = BertLayer(self.size, self.heads, self.hidden, self.dropout)
         for number in range(self.layers):
-            y = recomputed(partial(layer, part(params, f"layer{number}"), mask=mask), y, mode)
+            # Of what the last layer makes, the first position alone is read.
+            first = 1 if number == self.layers - 1 else None
+            y = recomputed(partial(layer, part(params, f"layer{number}"), mask=mask, first=first), y, mode)
         y = y[:, 0, :]
         for name in ("pooler", "tanh", "drop", "head"):
             y = parts[name](part(params, name), y, mode)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from coterie.compute.ir import Graph, require_graph
+from coterie.compute.passes.tune.look_ups import rows_in_place
 from coterie.compute.passes.tune.pooling import pool_first
 from coterie.compute.passes.tune.ranks import equal_ranks
 from coterie.compute.passes.tune.turn import smaller_right
@@ -28,7 +29,7 @@ class Tuning:
 
 
 # Measured with ONNX Runtime's CPU provider, which is what most runtimes of portable files use.
-_CPU = Tuning(traced=(pool_first,), written=(smaller_right, equal_ranks))
+_CPU = Tuning(traced=(pool_first,), written=(rows_in_place, smaller_right, equal_ranks))
 _NONE = Tuning()
 
 TUNING: Mapping[str, Tuning] = {"portable": _CPU, "cpu": _CPU, "wasm": _CPU}

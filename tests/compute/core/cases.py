@@ -229,6 +229,10 @@ CASES: dict[str, list[Case]] = {
         case(spread(2, 1, 4, 4), spread(2, 3, 4, 4), kernel=(2, 2), **UNEVEN_ALONE),
         case(spread(2, 1, 6, 5), spread(2, 3, 3, 4), kernel=(3, 2), **STRIDED),
         case(IMAGE, spread(2, 3, 6, 5), kernel=(3, 1), **window(padding=((1, 1), (0, 0)))),
+        case(IMAGE, spread(2, 3, 3, 3), kernel=(3, 3), **window(stride=(2, 2), padding=((1, 1), (1, 1)))),
+        case(IMAGE, spread(2, 3, 2, 3), kernel=(1, 1), **window(stride=(3, 2))),
+        case(IMAGE, spread(2, 6, 3, 2), kernel=(1, 1), **window(stride=(2, 3), groups=2)),
+        case(IMAGE, spread(2, 3, 3, 3), kernel=(1, 1), **window(stride=(2, 3), padding=((0, 0), (1, 1)))),
     ],
     "max_pool": [
         case(IMAGE, **strip("max")),

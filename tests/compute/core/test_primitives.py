@@ -235,6 +235,25 @@ def test_the_gradient_of_weights_by_channel_is_products_of_rows(width: int, made
     np.testing.assert_allclose(jit(fn)(x, dy).numpy(), expected, rtol=1e-4, atol=1e-5 * np.abs(expected).max())
 
 
+@pytest.mark.parametrize(
+    ("kernel", "padding", "made"), [(3, 1, [1, 6, 3, 12]), (7, 3, [1, 6, 7, 28]), (1, 0, [1, 6, 1, 4])]
+)
+def test_the_gradient_of_weights_makes_nothing_of_what_a_stride_leaves_over(
+    kernel: int, padding: int, made: list[int]
+) -> None:
+    """Neither of the padding at the end, nor of the elements that a kernel of one passes over."""
+    x, dy = images(4, 4, 8, 8), images(4, 6, 4, 4)
+    attributes = window(stride=(2, 2), padding=((padding, padding), (padding, padding)))
+    fn = lambda a, b: bind("conv_weight_gradient", a, b, kernel=(kernel, kernel), **attributes)  # noqa: E731
+    traced = trace(fn, x, dy).graph
+    model = onnx.shape_inference.infer_shapes(onnx.load_from_string(to_onnx(traced, name="gradient")))
+    (work,) = [node for node in model.graph.node if node.op_type == "Conv"]
+    (found,) = [value for value in model.graph.value_info if value.name == work.output[0]]
+    assert [size.dim_value for size in found.type.tensor_type.shape.dim] == made
+    expected = interpret(traced, {"0": x, "1": dy})["output"]
+    np.testing.assert_allclose(jit(fn)(x, dy).numpy(), expected, rtol=1e-4, atol=1e-5 * np.abs(expected).max())
+
+
 def test_an_index_outside_the_table_is_refused() -> None:
     with pytest.raises(InputError, match="indices -1 to 5 leave axis 0 of size 5"):
         bind("gather", Array(TABLE), Array(ints(-1, 5)), axis=0)

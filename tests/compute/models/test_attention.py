@@ -96,6 +96,25 @@ def test_attention_equals_the_formula(causal: bool, check_gradients: Callable[..
     check_gradients(scalar, params | {"x": x})
 
 
+@pytest.mark.parametrize("first", [1, 3, 4])
+@CAUSAL
+def test_the_first_positions_alone_are_those_of_all(
+    causal: bool, first: int, check_gradients: Callable[..., None]
+) -> None:
+    layer = nn.MultiHeadAttention(6, 2, causal=causal)
+    params, x = random_parameters(layer), np.random.default_rng(1).normal(size=(2, 4, 6))
+    mask = np.where(np.random.default_rng(2).uniform(size=(2, 1, 1, 4)) < 0.3, -1e4, 0.0)
+    mask[..., 0] = 0
+    found = layer(arrays(params), Array(x), nn.EVAL, Array(mask), first)
+    np.testing.assert_allclose(found.numpy(), attention(params, x, 2, causal, mask)[:, :first], rtol=1e-9, atol=1e-12)
+    weigh = Array(np.random.default_rng(5).normal(size=found.shape))
+
+    def scalar(given: dict[str, Array]) -> Array:
+        return (layer(given, given["x"], nn.EVAL, Array(mask), first) * weigh).sum()
+
+    check_gradients(scalar, params | {"x": x})
+
+
 @CAUSAL
 def test_the_block_equals_the_formula(causal: bool, check_gradients: Callable[..., None]):
     layer = nn.TransformerBlock(4, 2, hidden=6, causal=causal)
@@ -146,6 +165,11 @@ def test_mistakes_are_named():
         nn.TransformerBlock(8, 2, hidden=0)
     with pytest.raises(ShapeError, match=r"takes \[B, T, 8\], got \[2, 8\]"):
         nn.MultiHeadAttention(8, 2)({}, Array(np.zeros((2, 8))))
+    attention = nn.MultiHeadAttention(8, 2)
+    with pytest.raises(InputError, match="the first 6 of 5 positions are not there"):
+        attention(arrays(random_parameters(attention)), Array(np.zeros((2, 5, 8))), first=6)
+    with pytest.raises(InputError, match="first must be a whole number"):
+        attention(arrays(random_parameters(attention)), Array(np.zeros((2, 5, 8))), first=0)
     with pytest.raises(ShapeError, match="at most 4 positions T, got .1, 5, 8."):
         nn.PositionalEmbedding(4, 8)(arrays({"weight": np.zeros((4, 8))}), Array(np.zeros((1, 5, 8))))
 

@@ -10,13 +10,16 @@ import pytest
 from coterie.compute import nn
 from coterie.compute import numpy as xp
 from coterie.compute.array import Array
+from coterie.compute.autodiff import grad
 from coterie.compute.ir import NDArray
 from coterie.compute.nn import zoo
 from coterie.compute.nn.zoo.bert import BertEmbedding, BertLayer
 from coterie.compute.nn.zoo.mobile_v3 import SqueezeExcite, by_eight
 from coterie.compute.onnx.checker import check_graph
 from coterie.compute.onnx.writer import to_onnx
+from coterie.compute.passes import optimise
 from coterie.compute.runtime.executable import Executable
+from coterie.compute.trace import GraphInputs, TensorSpec, trace_named
 from coterie.compute.training.cost import inference_file, training_graph
 from coterie.errors import InputError, ShapeError
 
@@ -165,6 +168,19 @@ def test_bert_computes_what_its_paper_says() -> None:
     np.testing.assert_allclose(READER(arrays(params), named).numpy(), expected, rtol=1e-9)
     alone = READER(arrays(params), Array(IDS)).numpy()
     np.testing.assert_allclose(alone, by_hand(params, IDS, SEGMENTS * 0, 2, 2), rtol=1e-9)
+
+
+def test_the_last_layer_of_bert_computes_the_first_position_alone() -> None:
+    def gradients(i: GraphInputs) -> dict[str, Array]:
+        def loss(params: Mapping[str, Array]) -> Array:
+            return xp.sum(READER(params, i["ids"]) ** 2)
+
+        return {f"by {n}": g for n, g in grad(loss)({name: i[name] for name in READER.specs()}).items()}
+
+    specs = {name: TensorSpec(spec.shape) for name, spec in READER.specs().items()}
+    graph = optimise(trace_named(gradients, specs | {"ids": TensorSpec(IDS.shape, "int32")}))
+    gates = [node.output.type.shape for node in graph.nodes if node.primitive == "sigmoid"]
+    assert set(gates) == {(2, 6, 32), (2, 1, 32)}
 
 
 def test_padding_changes_nothing() -> None:
