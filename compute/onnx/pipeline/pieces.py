@@ -100,14 +100,18 @@ class _Flow:
                 continue
             self._moving.append(node)
             moving.update(node.outputs)
-            order.update(dict.fromkeys(sorted(roots)))
+            if gradients.keys().isdisjoint(node.outputs):
+                order.update(dict.fromkeys(sorted(roots)))
+        # What is only added to a gradient, such as a momentum, is wherever that is.
         self.order = tuple(order)
 
     def walked(self, stage: Mapping[str, int]) -> Pieces | _Clash:
         """The pieces for these stages of weights."""
         stages = max(stage.values(), default=0) + 1
         reads = {
-            node.index: {stage[root] for name in node.inputs for root in self._roots.get(name, frozenset())}
+            node.index: {
+                stage[root] for name in node.inputs for root in self._roots.get(name, frozenset()) if root in stage
+            }
             for node in self._moving
         }
         ahead = self._ahead(reads, stage)
