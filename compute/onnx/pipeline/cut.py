@@ -99,8 +99,8 @@ def cut(
 
 
 def _gradients(micro: MicroStep, carry: Mapping[str, str]) -> dict[str, set[str]]:
-    """Of each sum, the weights that it moves."""
-    found = {name: {carry[name]} if name in carry else set[str]() for name in micro.sums}
+    """Of each part of a sum, the weights that it moves."""
+    found = {name: {carry[name]} if name in carry else set[str]() for name in micro.parts}
     if micro.after.data:
         names = {bound.name: bound.tensor for bound in micro.after.inputs if bound.tensor in found}
         for name, results in moved_by(StepGraph(micro.after.data), names).items():

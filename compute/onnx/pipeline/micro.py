@@ -20,13 +20,15 @@ _BEFORE, _EACH, _AFTER = range(3)
 class MicroStep:
     """before: makes what is the same for all micro-batches and is cut by rows, such as normalised weights of the rows.
     each: a micro-batch, forward and backward, up to its part of every sum over rows. after: from the sums to the
-    results of the step that are no sums themselves. sums: tensors of which each micro-batch makes a part.
+    results of the step that are no sums themselves. parts: tensors of which each micro-batch makes a
+    part. sums: those of them that have to be added up.
     """
 
     step: StepGraph
     before: StageGraph
     each: tuple[StageGraph, ...]
     after: StageGraph
+    parts: tuple[str, ...]
     sums: tuple[str, ...]
 
 
@@ -58,6 +60,7 @@ def micro_step(data: bytes, *, batch: Collection[str], processes: int) -> MicroS
         stage_graph(micro, _BEFORE, 0),
         tuple(stage_graph(micro, _EACH, rank) for rank in range(micro.shares.processes)),
         stage_graph(whole, 0, 0),
+        tuple(name for index in sorted(each) for name in found.graph.nodes[index].outputs if found.places[name] == PART),
         tuple(sums),
     )
 

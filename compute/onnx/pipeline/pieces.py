@@ -48,8 +48,8 @@ def finest(
 ) -> Pieces:
     """The pieces of as many stages as there can be.
 
-    rows: inputs that are others in each micro-batch. weights: inputs that stay in their stage. gradients: outputs, with
-    the weights that they move.
+    rows: inputs that are others in each micro-batch. weights: inputs that stay in their stage. gradients: parts of
+    sums over rows, with the weights that they move.
     """
     flow = _Flow(graph, rows, weights, gradients)
     stage = {name: number for number, name in enumerate(flow.order)}
