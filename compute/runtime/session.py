@@ -117,7 +117,8 @@ def open_session(
     fused: bool = True,
 ) -> Session:
     """A session over a serialised graph. ``Executable`` documents the options. record: keep which provider got which
-    node, for ``assignment``. fused: whether nodes may become one, without which a profile names each. Of another provider than the CPU it lacks the inputs that no node reads.
+    node, for ``assignment``. fused: whether nodes may become one, without which a profile names each. Of another
+    provider than the CPU it lacks the inputs that no node reads.
 
     Raises ConfigurationError for an absent provider or a thread count below one, GraphRefused when ONNX Runtime does
     not load the graph.

@@ -44,7 +44,8 @@ class Crossing:
 @dataclass(frozen=True)
 class Cut:
     """micro: the step by micro-batches. pieces: by micro-batch, then by number. crossings: by tensor. places: of the
-    sums, the piece that makes them. begin, end: what is made before and after the micro-batches. seconds: of one micro-batch in each process, as measured.
+    sums, the piece that makes them. begin, end: what is made before and after the micro-batches. seconds: of one
+    micro-batch in each process, as measured.
     """
 
     micro: MicroStep
@@ -72,8 +73,9 @@ def cut(
 ) -> Cut:
     """A step for so many processes.
 
-    carry: output → the input that it replaces. kept: inputs of the step that stay where they are read: weights, state and constants. seconds: of each node of the
-    first micro-batch's graph. Raises Unspreadable where the model cannot be cut so often.
+    carry: output → the input that it replaces. kept: inputs of the step that stay where they are read: weights, state
+    and constants. seconds: of each node of the first micro-batch's graph. Raises Unspreadable where the model cannot be
+    cut so often.
     """
     graph = StepGraph(micro.each[0].data)
     bounds = {bound.name: bound for bound in micro.each[0].inputs}

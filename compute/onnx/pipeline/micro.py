@@ -50,17 +50,18 @@ def micro_step(data: bytes, *, batch: Collection[str], processes: int) -> MicroS
         for name, need in zip(found.graph.nodes[index].inputs, found.work[index].needs, strict=True)
         if name in makers and found.places[name] == WHOLE and (need.kind == "rows" or name in several)
     ]
-    stage = {index: _AFTER for index in after} | {index: _EACH for index in each}
-    stage |= {index: _BEFORE for index in _needed(found, shared)}
+    stage = dict.fromkeys(after, _AFTER) | dict.fromkeys(each, _EACH)
+    stage |= dict.fromkeys(_needed(found, shared), _BEFORE)
     micro = Staged(found, Shares.of(found.rows, found.unit, _count(found, processes)), stage, 3)
     # A stage that is not the last one does not store sums, which lie where they are added up.
-    whole = Staged(found, Shares.of(found.rows, found.unit, 1), {index: 0 for index in after}, 2)
+    whole = Staged(found, Shares.of(found.rows, found.unit, 1), dict.fromkeys(after, 0), 2)
+    parts = (name for index in sorted(each) for name in found.graph.nodes[index].outputs)
     return MicroStep(
         found.graph,
         stage_graph(micro, _BEFORE, 0),
         tuple(stage_graph(micro, _EACH, rank) for rank in range(micro.shares.processes)),
         stage_graph(whole, 0, 0),
-        tuple(name for index in sorted(each) for name in found.graph.nodes[index].outputs if found.places[name] == PART),
+        tuple(name for name in parts if found.places[name] == PART),
         tuple(sums),
     )
 

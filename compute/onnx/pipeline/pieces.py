@@ -58,9 +58,7 @@ def finest(
         if isinstance(found, Pieces):
             return found
         merged = found.last - found.first
-        stage = {
-            name: each if each <= found.first else max(found.first, each - merged) for name, each in stage.items()
-        }
+        stage = {name: each if each <= found.first else max(found.first, each - merged) for name, each in stage.items()}
 
 
 def grouped(
@@ -91,15 +89,21 @@ class _Flow:
     ) -> None:
         self._gradients = gradients
         self._roots: dict[str, frozenset[str]] = {name: frozenset({name}) for name in weights}
-        moving, order = set(rows), dict[str, None]()
+        moving, order, deep = set(rows), dict[str, None](), set[str]()
         self._moving: list[StepNode] = []
+        # What is made of the batch alone is made where it is read first.
+        self._shallow: list[StepNode] = []
         for node in graph.nodes:
             roots = frozenset[str]().union(*(self._roots.get(name, frozenset()) for name in node.inputs))
             if moving.isdisjoint(node.inputs):
                 self._roots.update(dict.fromkeys(node.outputs, roots))
                 continue
-            self._moving.append(node)
             moving.update(node.outputs)
+            if not roots and deep.isdisjoint(node.inputs):
+                self._shallow.append(node)
+                continue
+            deep.update(node.outputs)
+            self._moving.append(node)
             if gradients.keys().isdisjoint(node.outputs):
                 order.update(dict.fromkeys(sorted(roots)))
         # What is only added to a gradient, such as a momentum, is wherever that is.
@@ -133,7 +137,20 @@ class _Flow:
                 found = max(low, 2 * stages - 2 - ahead[node.index]) if back else low
             piece[node.index] = found
             made.update(dict.fromkeys(node.outputs, found))
-        return Pieces(piece, dict(stage), stages)
+        return Pieces(piece | self._read_first(piece, stages), dict(stage), stages)
+
+    def _read_first(self, piece: Mapping[int, int], stages: int) -> dict[int, int]:
+        """The pieces of what is made of the batch alone; of its sums, that of the loss."""
+        first: dict[str, int] = {}
+        found: dict[int, int] = {}
+        for node in self._moving:
+            for name in node.inputs:
+                first[name] = min(first.get(name, piece[node.index]), piece[node.index])
+        for node in reversed(self._shallow):
+            found[node.index] = min((first[name] for name in node.outputs if name in first), default=stages - 1)
+            for name in node.inputs:
+                first[name] = min(first.get(name, found[node.index]), found[node.index])
+        return found
 
     def _ahead(self, reads: Mapping[int, Collection[int]], stage: Mapping[str, int]) -> Mapping[int, int]:
         """The last stage whose weights are read, or moved, by a node or by one that depends on it; -1 for none."""

@@ -31,7 +31,7 @@ def subgraph(
         protos.append(helper.make_node("Add", [before, name], [summed(name)]))
         values.append(_value(graph, name, before))
         results.append(_value(graph, name, summed(name)))
-    inputs += [name for name in (added or {}).values()]
+    inputs += list((added or {}).values())
     made_graph = helper.make_graph(protos, "piece", values, results, constants)
     model = helper.make_model(
         made_graph, opset_imports=list(graph.model.opset_import), ir_version=graph.model.ir_version

@@ -34,9 +34,7 @@ class PipelineLayout:
 
     def __init__(self, cut: Cut, threads: int, carry: Mapping[str, str], known: Mapping[str, TensorInfo]) -> None:
         self._cut, self._threads, self._carry = cut, threads, carry
-        self._bounds = {
-            bound.name: bound for graph in (cut.micro.before, cut.micro.after) for bound in graph.inputs
-        }
+        self._bounds = {bound.name: bound for graph in (cut.micro.before, cut.micro.after) for bound in graph.inputs}
         self._places = Places()
         self.inputs: tuple[Bindings, Bindings] = self._inputs(known)
         step = cut.micro.step
@@ -93,9 +91,7 @@ class PipelineLayout:
 
         turns: list[Turn] = []
         for turn in (0, 1):
-            inputs = {
-                name: self._view(bounds[name], turn) if name in bounds else slot(name) for name in piece.inputs
-            }
+            inputs = {name: self._view(bounds[name], turn) if name in bounds else slot(name) for name in piece.inputs}
             outputs = {name: slot(name) for name in piece.outputs}
             for name in piece.sums:
                 places = self._sum(name, turn)
@@ -191,4 +187,3 @@ class PipelineLayout:
                 if name not in step.outputs:
                     found[name] = self._places.take(step.shapes[name], step.dtype(name).name)
         return found
-
