@@ -66,7 +66,8 @@ class PipelineLayout:
             *(tuple(self._tick(process, tick, graphs)) for tick in range(self._cut.ticks)),
             *self._turns(self._cut.end, process, graphs),
         ]
-        return Program(tuple(graphs.known), tuple(stages), self._threads)
+        # Each of its graphs would keep the memory of its largest gradient, which only one of them needs at a time.
+        return Program(tuple(graphs.known), tuple(stages), self._threads, arena=False)
 
     def _turns(self, made: Sequence[Duty], process: int, graphs: _Graphs) -> Iterator[tuple[Run, ...]]:
         for turn in range(turns(made)):

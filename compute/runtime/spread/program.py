@@ -30,17 +30,20 @@ class Run:
 
 @dataclass(frozen=True)
 class Program:
-    """graphs: of one process. stages: what it runs of them, one after the other, between two meetings."""
+    """graphs: of one process. stages: what it runs of them, one after the other, between two meetings. arena: see
+    ``Executable``.
+    """
 
     graphs: tuple[bytes, ...]
     stages: tuple[tuple[Run, ...], ...]
     threads: int
+    arena: bool = True
 
     def messages(self) -> list[bytes]:
         """The program as messages: one of JSON, and then the graphs."""
         told = [[[run.graph, *map(_told, run.turns)] for run in runs] for runs in self.stages]
-        head = json.dumps({"threads": self.threads, "graphs": len(self.graphs), "stages": told}).encode()
-        return [head, *self.graphs]
+        head = {"threads": self.threads, "arena": self.arena, "graphs": len(self.graphs), "stages": told}
+        return [json.dumps(head).encode(), *self.graphs]
 
     @staticmethod
     def read(receive: Callable[[], bytes]) -> "Program":
@@ -50,7 +53,8 @@ class Program:
             tuple(Run(int(graph), (_heard(first), _heard(second))) for graph, first, second in runs)
             for runs in head["stages"]
         )
-        return Program(tuple(receive() for _ in range(int(head["graphs"]))), stages, int(head["threads"]))
+        graphs = tuple(receive() for _ in range(int(head["graphs"])))
+        return Program(graphs, stages, int(head["threads"]), bool(head["arena"]))
 
 
 def _told(turn: Turn) -> list[dict[str, Any]]:
@@ -72,7 +76,7 @@ class Stages:
     """A program that is loaded. Raises GraphRefused where ONNX Runtime does not take a graph."""
 
     def __init__(self, program: Program, memory: SharedMemory) -> None:
-        self._loaded = [Executable(data, threads=program.threads) for data in program.graphs]
+        self._loaded = [Executable(data, threads=program.threads, arena=program.arena) for data in program.graphs]
         self._stages = [[self._bound(run, memory) for run in runs] for runs in program.stages]
 
     def __len__(self) -> int:

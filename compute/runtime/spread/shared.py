@@ -31,7 +31,7 @@ class Layout(Protocol):
 
 
 class SharedStep(Protocol):
-    """A step that is cut. parted: whether each process needs only a part of the memory."""
+    """A step that is cut."""
 
     @property
     def data(self) -> bytes:
@@ -51,6 +51,11 @@ class SharedStep(Protocol):
     @property
     def parted(self) -> bool:
         """Whether each process needs only a part of the memory."""
+        ...
+
+    @property
+    def meetings(self) -> int:
+        """How often the processes meet in a step before its end."""
         ...
 
     def layout(self, carry: Mapping[str, str], inputs: Mapping[str, TensorInfo]) -> Layout:
