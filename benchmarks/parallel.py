@@ -1,4 +1,4 @@
-"""Steps of a training that several processes share, against one process.
+"""Steps of a training that several processes share, by rows or by layers, against one process.
 
     python benchmarks/parallel.py --json [--only fedavg_cnn_b32_sgd ...] [--processes 2] [--rounds 8]
 
@@ -8,7 +8,8 @@ processes. Rounds of blocks of about half a second take turns; what counts is th
 a line for each of the two peers: steps a second, the ratio, how far the states are apart after eight steps, how often
 the processes meet in a step, the load of the machine before the run, and its cores. ``work`` is how many times less
 time of a core the busiest process needs for a step than one process alone: what the ratio would be if nobody waited,
-and no other load helped who has more processes. The budget is of two processes against one with one thread.
+and no other load helped who has more processes. ``memory_mb`` is what the largest of the other processes holds, Python
+and ONNX Runtime included, but for files. The budget is of two processes against one with one thread.
 """
 
 import argparse
@@ -35,8 +36,10 @@ from coterie.compute.nn.zoo import fedavg_cnn, lenet, mlp
 from coterie.compute.optim import Optimizer, adam, sgd
 from coterie.compute.runtime.choice import StepCase
 from coterie.compute.runtime.executable import Executable
+from coterie.compute.runtime.pipeline.chosen import cut_as_asked
+from coterie.compute.runtime.pipeline.operator_times import OperatorTimes
+from coterie.compute.runtime.spread.asked import Parallel
 from coterie.compute.runtime.spread.choice import shared_loop
-from coterie.compute.runtime.spread.loop import SpreadStep
 from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.schema import DataSchema, Feature, Label
 
@@ -45,21 +48,28 @@ COMPARED, BLOCK_S = 8, 0.5
 
 @dataclass(frozen=True)
 class Case:
-    """budget: of two processes; None where the line only informs."""
+    """budget: of two processes; None where the line only informs. layers: whether the processes share the layers, and
+    not the rows.
+    """
 
     model: Callable[[], Module]
     shape: tuple[int, ...]
     batch: int
     optimizer: Optimizer
     budget: Budget | None = None
+    layers: bool = False
 
 
 IMAGES = (1, 28, 28)
+WIDE = (784, 2048, 2048, 2048, 10)
 CASES: Mapping[str, Case] = {
     "fedavg_cnn_b32_sgd": Case(fedavg_cnn, IMAGES, 32, sgd(0.01), at_least(1.6, "ratio")),
     "fedavg_cnn_b32_adam": Case(fedavg_cnn, IMAGES, 32, adam(1e-4)),
     "lenet_b16_sgd": Case(lenet, IMAGES, 16, sgd(0.01)),
     "mlp_784_512_512_10_b64_adam": Case(lambda: mlp((784, 512, 512, 10)), (784,), 64, adam(1e-4)),
+    "mlp_784_2048_2048_2048_10_b64_adam": Case(lambda: mlp(WIDE), (784,), 64, adam(1e-4)),
+    "mlp_784_2048_2048_2048_10_b64_adam_pipeline": Case(lambda: mlp(WIDE), (784,), 64, adam(1e-4), layers=True),
+    "fedavg_cnn_b32_sgd_pipeline": Case(fedavg_cnn, IMAGES, 32, sgd(0.01), layers=True),
     "mlp_784_8_10_b16_sgd": Case(lambda: mlp((784, 8, 10)), (784,), 16, sgd(0.01)),
 }
 
@@ -95,7 +105,8 @@ def measure(name: str, case: Case, processes: int, rounds: int) -> list[Line]:
     load = os.getloadavg()[0]
     step, batch = step_of(case)
     begun = time.perf_counter()
-    cut = SpreadStep.cut(step.data, batch=batch, processes=processes, threads=1)
+    asked = Parallel(processes, layers=case.layers)
+    cut = cut_as_asked(asked, step, batch=batch, threads=1, times=OperatorTimes())
     cut_s = time.perf_counter() - begun
     shared = shared_loop(step, cut)
     start_s = time.perf_counter() - begun - cut_s
@@ -112,12 +123,14 @@ def measure(name: str, case: Case, processes: int, rounds: int) -> list[Line]:
         for each, stepped in loops.items():
             rate, cpu = _rate(stepped, step.feeds, shared.processes if each == "shared" else ())
             best[each], busy[each] = max(best[each], rate), min(busy[each], cpu)
+    memory_mb = max(map(_memory_mb, shared.processes), default=0.0)
     shared.close()
     details = {
         "processes": processes,
         "apart": apart,
         "work": round(busy["alone"] / busy["shared"], 3),
         "meetings": cut.meetings,
+        "memory_mb": round(memory_mb, 1),
         "cut_s": round(cut_s, 3),
         "start_s": round(start_s, 3),
         "load": round(load, 2),
@@ -149,6 +162,12 @@ def _cpu_s(process: int) -> float:
     """Seconds of a core that another process has had, in steps of a hundredth."""
     fields = Path(f"/proc/{process}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _memory_mb(process: int) -> float:
+    """What a process holds, but for files."""
+    status = Path(f"/proc/{process}/status").read_text(encoding="utf-8")
+    return sum(int(status.split(f"{kind}:")[1].split()[0]) for kind in ("RssAnon", "RssShmem")) * 1024 / 1e6
 
 
 def main() -> None:

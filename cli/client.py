@@ -68,7 +68,9 @@ def client(
     ] = None,
     parallel: Annotated[
         str | None,
-        typer.Option(help="Processes that share a training: data(1) (default), data(2), or auto (if quicker)."),
+        typer.Option(
+            help="Processes that share a training: data(1) (default), data(2), pipeline(2), or auto (if quicker)."
+        ),
     ] = None,
     trainer: Annotated[
         str | None, typer.Option(help="module:object of your own trainer, for a plan that leaves training to you.")

@@ -8,9 +8,12 @@ from threading import Lock
 from typing import Literal, TypeAlias
 
 from coterie.compute.runtime.choice import StepCase
+from coterie.compute.runtime.pipeline.chosen import cut_as_asked
+from coterie.compute.runtime.pipeline.operator_times import OperatorTimes
 from coterie.compute.runtime.spread.asked import Parallel
 from coterie.compute.runtime.spread.choice import pays, shared_loop
-from coterie.compute.runtime.spread.loop import SpreadLoop, SpreadStep
+from coterie.compute.runtime.spread.loop import SpreadLoop
+from coterie.compute.runtime.spread.shared import SharedStep
 from coterie.compute.runtime.spread.team import ProcessLost
 from coterie.errors import CoterieError
 
@@ -22,11 +25,13 @@ class ParallelNews:
     """Something that the owner of the device is told.
 
     processes: how many share the steps from here on.
+    layers: whether each of them has a part of the layers, and not of the rows.
     seconds: of one step, by the number of processes, where it was measured.
     """
 
     state: ParallelState
     processes: int
+    layers: bool = False
     reason: str = ""
     seconds: Mapping[str, float] | None = None
 
@@ -34,14 +39,15 @@ class ParallelNews:
 class DeviceParallel:
     """What a plan trainer asks whether it shares the steps of a plan. May be used from several threads.
 
-    asked: by the device's owner. What happened is collected; ``news`` hands it over.
+    asked: by the device's owner. times: remembers what operators cost on this machine. What happened is collected;
+    ``news`` hands it over.
     """
 
-    def __init__(self, asked: Parallel) -> None:
-        self._asked = asked
+    def __init__(self, asked: Parallel, times: OperatorTimes | None = None) -> None:
+        self._asked, self._times = asked, times or OperatorTimes()
         # A choice starts processes, so whoever only puts some back does not wait for it.
         self._choosing, self._lock = Lock(), Lock()
-        self._chosen: dict[str, SpreadStep | None] = {}
+        self._chosen: dict[str, SharedStep | None] = {}
         self._news: deque[ParallelNews] = deque()
         self._lost = False
         # Processes take memory while they wait, so only those of the last plan do.
@@ -53,9 +59,9 @@ class DeviceParallel:
 
     def choose(
         self, plan: str, case: Callable[[], StepCase], *, batch: frozenset[str], threads: int
-    ) -> SpreadStep | None:
-        """The step of a plan, cut for the processes; None where one process makes it: for a plan that mixes rows,
-        where it was measured not to pay, and after a process was lost.
+    ) -> SharedStep | None:
+        """The step of a plan, cut for the processes; None where one process makes it: for a plan that cannot be
+        shared so, where it was measured not to pay, and after a process was lost.
 
         case: the plan's first step.
         batch: its inputs that are cut by rows.
@@ -68,7 +74,7 @@ class DeviceParallel:
             return self._chosen[plan]
 
     @contextmanager
-    def loop(self, case: StepCase, spread: SpreadStep) -> Generator[SpreadLoop]:
+    def loop(self, case: StepCase, spread: SharedStep) -> Generator[SpreadLoop]:
         """A step loop whose steps the processes share, of which nobody else has hold.
 
         case: the state and the constants that it begins with. Raises ProcessLost where a process ends in the middle of
@@ -108,10 +114,10 @@ class DeviceParallel:
         if spare is not None:
             spare.close()
 
-    def _cut(self, case: StepCase, batch: frozenset[str], threads: int) -> SpreadStep | None:
+    def _cut(self, case: StepCase, batch: frozenset[str], threads: int) -> SharedStep | None:
         count = self._asked.processes
         try:
-            spread = SpreadStep.cut(case.data, batch=batch, processes=count, threads=threads)
+            spread = cut_as_asked(self._asked, case, batch=batch, threads=threads, times=self._times)
             good, seconds = pays(case, spread) if self._asked.measured else (True, None)
             if good:
                 # Processes that do not start are known before the plan counts on them.
@@ -119,5 +125,9 @@ class DeviceParallel:
         except CoterieError as error:
             self._news.append(ParallelNews(state="refused", processes=1, reason=error.message))
             return None
-        self._news.append(ParallelNews(state="chosen", processes=count if good else 1, seconds=seconds))
+        self._news.append(
+            ParallelNews(
+                state="chosen", processes=count if good else 1, layers=self._asked.layers and good, seconds=seconds
+            )
+        )
         return spread if good else None

@@ -73,7 +73,8 @@ class DevicePolicy:
     provider: where training runs: "cpu", "auto" for whichever execution provider makes a step soonest, or the name of
         one; never one that has not computed every recipe and the plan's first step as the CPU does.
     parallel: how many processes share the steps of a training on the CPU, each with ``threads`` of its own: "data(2)"
-        for two, "auto" for as many as the cores allow where a plan's own steps turn out quicker for it.
+        for two that share the rows, "pipeline(2)" for two that share the layers, "auto" for as many as the cores allow
+        to share the rows where a plan's own steps turn out quicker for it.
     source: the file that says all this, for refusals.
 
     memory_bytes: the most that a task's tensors may need, counted from the plan before anything runs: weights, both
@@ -318,7 +319,9 @@ class DevicePolicy:
 
     def check_plan(self, plan: Plan) -> None:
         """Raise PolicyRefused when the plan's tensors need more memory than this device gives."""
-        need = memory_needed(plan, read_parallel(self.parallel, self.threads).processes)
+        asked = read_parallel(self.parallel, self.threads)
+        # Processes that share layers have one set of gradients among them, kept in at most two places.
+        need = memory_needed(plan, min(asked.processes, 2) if asked.layers else asked.processes)
         if self.memory_bytes is not None and need > self.memory_bytes:
             raise PolicyRefused(
                 f"Plan {plan.manifest.name!r} needs at least {need} bytes; this device allows {self.memory_bytes}.",

@@ -136,7 +136,7 @@ RULES: Final[Mapping[str, PolicyLineRule]] = {
         lambda value: value if isinstance(value, str) and _PROVIDER.match(value) else None,
     ),
     "parallel": PolicyLineRule(
-        'the number of processes in quotes, as in "data(2)", or "auto"',
+        'the number of processes in quotes, as in "data(2)" or "pipeline(2)", or "auto"',
         _parallel,
     ),
 }

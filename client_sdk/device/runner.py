@@ -378,7 +378,8 @@ class TaskRunner:
         task was worked on, which is over.
         """
         for shared in () if self.parallel is None else self.parallel.news():
-            facts = {"reason": shared.reason, "seconds": shared.seconds}
+            by = "layers" if shared.layers else ""
+            facts = {"by": by, "reason": shared.reason, "seconds": shared.seconds}
             told = {name: fact for name, fact in facts.items() if fact not in ("", None)}
             self.emit("parallel", state=shared.state, processes=shared.processes, **told)
         if self.providers is None:

@@ -114,9 +114,11 @@ def open_session(
     fallback: bool,
     profile_prefix: str | None = None,
     record: bool = False,
+    fused: bool = True,
 ) -> Session:
     """A session over a serialised graph. ``Executable`` documents the options. record: keep which provider got which
-    node, for ``assignment``. Of another provider than the CPU it lacks the inputs that no node reads.
+    node, for ``assignment``. fused: whether nodes may become one, without which a profile names each. Of another
+    provider than the CPU it lacks the inputs that no node reads.
 
     Raises ConfigurationError for an absent provider or a thread count below one, GraphRefused when ONNX Runtime does
     not load the graph.
@@ -143,6 +145,8 @@ def open_session(
     if profile_prefix is not None:
         options.enable_profiling = True
         options.profile_file_prefix = profile_prefix
+    if not fused:
+        options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_DISABLE_ALL
     if record:
         options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     providers: list[tuple[str, dict[str, str]]] = [(provider, _told(provider, threads))]

@@ -13,9 +13,11 @@ from coterie.compute.runtime.devices import Provider
 from coterie.compute.runtime.executable import Executable
 from coterie.compute.runtime.hybrid_loop import HybridLoop, Trunk, hybrid
 from coterie.compute.runtime.loop import Loop
+from coterie.compute.runtime.pipeline.chosen import cut_as_asked
+from coterie.compute.runtime.pipeline.operator_times import OperatorTimes
 from coterie.compute.runtime.spread.asked import Parallel
 from coterie.compute.runtime.spread.choice import pays, shared_loop
-from coterie.compute.runtime.spread.loop import SpreadLoop, SpreadStep
+from coterie.compute.runtime.spread.loop import SpreadLoop
 from coterie.compute.runtime.steady import SteadyLoop, Told
 from coterie.compute.runtime.tensors import TensorInfo
 from coterie.compute.runtime.unread import inputs_of
@@ -83,7 +85,7 @@ def _shared(case: StepCase, rows: frozenset[str], options: LoopOptions) -> Loop 
     """A loop whose steps processes share; None where one is as quick, and for ``auto`` where they cannot share."""
     asked = options.parallel
     try:
-        spread = SpreadStep.cut(case.data, batch=rows, processes=asked.processes, threads=options.threads)
+        spread = cut_as_asked(asked, case, batch=rows, threads=options.threads, times=OperatorTimes())
         return shared_loop(case, spread) if not asked.measured or pays(case, spread)[0] else None
     except InputError as error:
         if not asked.measured:

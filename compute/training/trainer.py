@@ -67,7 +67,8 @@ class Trainer:
     dropout. schedules: hyper-parameters as functions of the number of the step. precision: see Precision. sink_size:
     steps per host call, for providers with loops. provider: a name, or a Provider of a package; threads: see
     Executable. parallel: ``data(n)`` for n processes that share the rows of each step on the CPU, each with so many
-    threads; ``auto`` for as many as the cores allow, if the first step turns out quicker so. trunk: run the frozen
+    threads; ``pipeline(n)`` for n that share the layers; ``auto`` for as many as the cores allow to share the rows, if
+    the first step turns out quicker so. trunk: run the frozen
     front of the model elsewhere than the rest, which then runs on the CPU (see Trunk). initial: weights to begin with,
     by the model's names; what it leaves out starts as the model says.
 

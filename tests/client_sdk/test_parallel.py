@@ -88,6 +88,28 @@ def test_b8_two_processes_make_the_update_of_one(name: str) -> None:
     assert_same(found, PlanTrainer().train(work_on(compiled)))
 
 
+@pytest.mark.capability("B8")
+@pytest.mark.parametrize("name", [name for name in EXPERIMENTS if name not in ("batch norm", "private rows")])
+def test_b8_two_stages_make_the_update_of_one_process(name: str) -> None:
+    compiled = compile_plan(EXPERIMENTS[name]())
+    shared = DeviceParallel(Parallel(2, layers=True))
+    found = PlanTrainer(parallel=shared).train(work_on(compiled))
+    assert [(news.state, news.processes, news.layers) for news in shared.news()] == [("chosen", 2, True)]
+    shared.close()
+    assert_same(found, PlanTrainer().train(work_on(compiled)))
+
+
+def test_what_has_no_stages_is_trained_by_one_process_and_the_owner_is_told_why() -> None:
+    compiled = compile_plan(EXPERIMENTS["batch norm"]())
+    shared = DeviceParallel(Parallel(2, layers=True))
+    found = PlanTrainer(parallel=shared).train(work_on(compiled))
+    (news,) = shared.news()
+    assert (news.state, news.processes, news.layers) == ("refused", 1, False)
+    assert "a sum over the whole batch, as BatchNorm" in news.reason
+    right = PlanTrainer().train(work_on(compiled))
+    assert all(value.tobytes() == right.sections[name].tobytes() for name, value in found.sections.items())
+
+
 def test_processes_are_kept_for_the_plan_and_ended_for_another() -> None:
     first, second = compile_plan(experiment()), compile_plan(experiment(optimizer=adam(0.1)))
     shared = DeviceParallel(Parallel(2))
@@ -103,9 +125,10 @@ def test_processes_are_kept_for_the_plan_and_ended_for_another() -> None:
     assert soon(lambda: not is_running(held[2][0]))
 
 
-def test_a_lost_process_ends_the_training_and_the_next_is_made_by_one() -> None:
+@pytest.mark.parametrize("layers", [False, True])
+def test_a_lost_process_ends_the_training_and_the_next_is_made_by_one(layers: bool) -> None:
     compiled = compile_plan(experiment(epochs=2))
-    shared = DeviceParallel(Parallel(2))
+    shared = DeviceParallel(Parallel(2, layers=layers))
     trainer = PlanTrainer(parallel=shared)
     trainer.train(work_on(compiled))
     loop = shared._spare  # pyright: ignore[reportPrivateUsage]  whose process is killed
@@ -197,7 +220,8 @@ def test_auto_measures_a_plan_once_and_tells() -> None:
     shared.close()
 
 
-def test_a_device_trains_with_two_processes_over_http(tmp_path: Path) -> None:
+@pytest.mark.parametrize("parallel", ["data(2)", "pipeline(2)"])
+def test_a_device_trains_with_two_processes_over_http(parallel: str, tmp_path: Path) -> None:
     heard: list[dict[str, Any]] = []
     before = set(_children())
 
@@ -205,7 +229,7 @@ def test_a_device_trains_with_two_processes_over_http(tmp_path: Path) -> None:
         policy = RoundPolicy(rounds=3, cohort=1, evaluate_every=0)
         view = await place.submit(experiment("shared", rounds=policy, epochs=2, algorithm=FedProx(0.1)))
         for rounds in (1, 2):  # the second is begun anew from the folder
-            wish = DevicePolicy(parallel="data(2)")
+            wish = DevicePolicy(parallel=parallel)
             agent = await place.agent("shared", policy=wish, on_event=hear(heard))
             summary = await agent.run(rounds=rounds)
             assert (summary.counted, summary.failed) == (rounds, 0)
@@ -214,6 +238,7 @@ def test_a_device_trains_with_two_processes_over_http(tmp_path: Path) -> None:
 
     run(work, tmp_path)
     told = [event for event in heard if event["event"] == "parallel"]
+    assert all((event.get("by") == "layers") is (parallel == "pipeline(2)") for event in told)
     assert [(event["state"], event["processes"]) for event in told] == [("chosen", 2)] * 2
     assert soon(lambda: not any(map(is_running, set(_children()) - before)))
 
@@ -223,6 +248,8 @@ def test_the_policy_says_how_many_and_a_wrong_line_is_named(tmp_path: Path) -> N
     file.write_text('threads = 2\nparallel = "data(3)"\n', encoding="utf-8")
     assert read_policy(file).parallel == "data(3)"
     file.write_text('threads = 2\nparallel = "pipeline(3)"\n', encoding="utf-8")
+    assert read_policy(file).parallel == "pipeline(3)"
+    file.write_text('threads = 2\nparallel = "layers(3)"\n', encoding="utf-8")
     with pytest.raises(ConfigurationError, match=r"line 2.*parallel must be the number of processes in quotes"):
         read_policy(file)
     with pytest.raises(ConfigurationError, match=r"parallel='data\(two\)' cannot be used"):

@@ -15,13 +15,15 @@ if TYPE_CHECKING:
 def plan_trainer(policy: DevicePolicy, store: DeviceStore) -> tuple[PlanTrainer, Seats, "DeviceParallel | None"]:
     """The trainer, and what it asks for providers and for processes; None for one process.
 
-    store: remembers which providers are trusted.
+    store: remembers which providers are trusted, and what operators cost here.
     """
     parallel = None
     if policy.parallel != ALONE:
         from coterie.client_sdk.device.parallel import DeviceParallel
+        from coterie.compute.runtime.pipeline.operator_times import OperatorTimes
 
-        parallel = DeviceParallel(read_parallel(policy.parallel, policy.threads))
+        times = OperatorTimes(store.folder / "operator_times")
+        parallel = DeviceParallel(read_parallel(policy.parallel, policy.threads), times)
     seats = _seats(policy, store)
     return PlanTrainer(providers=seats, parallel=parallel), seats, parallel
 

@@ -30,7 +30,7 @@ from coterie.compute.runtime.executable import Executable
 from coterie.compute.runtime.hybrid_loop import HybridLoop
 from coterie.compute.runtime.loop import Loop
 from coterie.compute.runtime.session import CPU
-from coterie.compute.runtime.spread.loop import SpreadStep
+from coterie.compute.runtime.spread.shared import SharedStep
 from coterie.compute.runtime.steady import Fallback
 from coterie.draws import random_arrays
 from coterie.errors import GraphRefused, InternalError, ProviderFailed
@@ -139,7 +139,7 @@ class PlanTrainer:
         return self.finish(begun, ended, steps)
 
     def _stepped(
-        self, begun: StartedTraining, spread: SpreadStep | None, seat: "Seat | None", batches: Iterable[ArrayDict]
+        self, begun: StartedTraining, spread: SharedStep | None, seat: "Seat | None", batches: Iterable[ArrayDict]
     ) -> tuple[ArrayDict, int]:
         """The carried inputs after a step for each batch, and how many those were."""
         options, steps = begun.work.options, 0
@@ -225,7 +225,7 @@ class PlanTrainer:
 
     def _spread(
         self, begun: StartedTraining, first: list[ArrayDict], seat: "Seat | None", threads: int
-    ) -> SpreadStep | None:
+    ) -> SharedStep | None:
         """The step, cut for the processes that share it; None for one process, and on another provider than the CPU."""
         elsewhere = seat is not None and (seat.trunk or seat.provider.name != CPU)
         if self._parallel is None or not first or elsewhere:
@@ -236,7 +236,7 @@ class PlanTrainer:
         return self._parallel.choose(plan, lambda: begun.step(first[0]), batch=cut, threads=threads)
 
     def _stepping(
-        self, begun: StartedTraining, spread: SpreadStep | None, seat: "Seat | None", threads: int
+        self, begun: StartedTraining, spread: SharedStep | None, seat: "Seat | None", threads: int
     ) -> "AbstractContextManager[Loop]":
         """A step loop with this state and these constants, of which nobody else has hold."""
         if spread is not None and self._parallel is not None:

@@ -34,17 +34,18 @@ class Placed:
         return self.level[name] + (self.places[name] == PART)
 
 
-def placed(graph: StepGraph, batch: Collection[str]) -> Placed:
+def placed(graph: StepGraph, batch: Collection[str], *, stretches: bool = True) -> Placed:
     """Where everything is, when the tensors of the batch are cut by rows.
 
-    batch: inputs ``[rows, …]``. Raises Unspreadable.
+    batch: inputs ``[rows, …]``. stretches: whether large sums are moved by stretches; without it each sum is whole, and
+    sums are joined after they are added up. Raises Unspreadable.
     """
     counts = {graph.shapes[name][0] for name in batch}
     if len(counts) != 1:
         raise Unspreadable("The step takes no batch of rows.")
     count, denied = counts.pop(), set[str]()
     while True:
-        attempt = _Attempt(graph, count, batch, denied)
+        attempt = _Attempt(graph, count, batch, denied, stretches=stretches)
         found = attempt.run()
         if not attempt.refused:
             return found
@@ -54,8 +55,10 @@ def placed(graph: StepGraph, batch: Collection[str]) -> Placed:
 class _Attempt:
     """One walk over the nodes. denied: tensors that must not be flat. refused: those that turned out not to be able."""
 
-    def __init__(self, graph: StepGraph, count: int, batch: Collection[str], denied: Collection[str]) -> None:
-        self._graph, self._denied = graph, denied
+    def __init__(
+        self, graph: StepGraph, count: int, batch: Collection[str], denied: Collection[str], *, stretches: bool
+    ) -> None:
+        self._graph, self._denied, self._stretches = graph, denied, stretches
         self.refused: set[str] = set()
         self._found = Placed(graph, count)
         for name in (*graph.inputs, *graph.constants, ""):
@@ -118,7 +121,8 @@ class _Attempt:
     def _added_up(self, name: str, place: Placement) -> Placement:
         if place != PART:
             return place
-        return WHOLE if name in self._denied or self._graph.size(name) < LEAST_FLAT else FLAT
+        small = self._graph.size(name) < LEAST_FLAT
+        return WHOLE if not self._stretches or small or name in self._denied else FLAT
 
     def _stays_a_part(self, node: StepNode, places: Sequence[Placement]) -> bool:
         """Whether the node may as well be applied to each part of a sum."""
@@ -129,12 +133,13 @@ class _Attempt:
             case "Cast":
                 return [graph.dtype(name).name for name in (node.inputs[0], node.outputs[0])] == ["float16", "float32"]
             case "Concat":
-                return all(shared)
+                return self._stretches and all(shared)
             case operator:
                 return operator in ADDITIVE and shared[0]
 
     def _may_be_flat(self, node: StepNode) -> bool:
-        return node.operator in ELEMENTWISE and self._graph.size(node.outputs[0]) >= LEAST_FLAT
+        large = self._graph.size(node.outputs[0]) >= LEAST_FLAT
+        return self._stretches and large and node.operator in ELEMENTWISE
 
     def _flat_work(self, node: StepNode, places: Sequence[Placement]) -> Work | None:
         """What a node does to a stretch of its operands; None where a stretch is not enough, or not allowed."""

@@ -1,4 +1,4 @@
-"""How many processes share the steps of a training, as one text says it: ``data(2)``, ``auto``."""
+"""How many processes share the steps of a training, as one text says it: ``data(2)``, ``pipeline(2)``, ``auto``."""
 
 import os
 from dataclasses import dataclass
@@ -8,29 +8,32 @@ from coterie.calls import Parameter, read_call
 from coterie.errors import ConfigurationError
 
 ALONE: Final = "data(1)"
-_RULES = {"auto": (), "data": (Parameter("processes", 1, most=256),)}
+_PROCESSES: Final = (Parameter("processes", 1, most=256),)
+_RULES = {"auto": (), "data": _PROCESSES, "pipeline": _PROCESSES}
 
 
 @dataclass(frozen=True)
 class Parallel:
-    """processes: how many share the rows of each step. measured: whether as many only if their steps turn out quicker
-    than those of one.
+    """processes: how many share each step. measured: whether as many only if their steps turn out quicker than those of
+    one. layers: whether each has a part of the layers, and not of the rows.
     """
 
     processes: int = 1
     measured: bool = False
+    layers: bool = False
 
 
 def read_parallel(text: str, threads: int) -> Parallel:
     """What a text asks for. ``auto`` is a process for every ``threads`` of the cores that this process may use.
 
-    threads: of each process. Raises ConfigurationError for a text that is neither ``auto`` nor ``data(n)``.
+    threads: of each process. Raises ConfigurationError for a text that is not ``auto``, ``data(n)`` or ``pipeline(n)``.
     """
 
     def refuse(reason: str) -> ConfigurationError:
         return ConfigurationError(
             f"parallel={str(text)[:64]!r} cannot be used: {reason}.",
-            hint="Say data(n) for n processes, auto for as many as the cores allow, or leave it out for one.",
+            hint="Say data(n) for n processes that share the rows, pipeline(n) for n that share the layers, auto for as"
+            " many as the cores allow, or leave it out for one.",
         )
 
     if not isinstance(cast(object, text), str):
@@ -38,7 +41,7 @@ def read_parallel(text: str, threads: int) -> Parallel:
     call = read_call(text, _RULES, refuse)
     if call.name == "auto":
         return Parallel(max(1, _cores() // threads), measured=True)
-    return Parallel(int(call.numbers["processes"]))
+    return Parallel(int(call.numbers["processes"]), layers=call.name == "pipeline")
 
 
 def _cores() -> int:

@@ -6,18 +6,19 @@ from statistics import median
 
 from coterie.compute.runtime.choice import ADVANTAGE, StepCase
 from coterie.compute.runtime.executable import Executable
-from coterie.compute.runtime.spread.loop import SpreadLoop, SpreadStep
+from coterie.compute.runtime.spread.loop import SpreadLoop
+from coterie.compute.runtime.spread.shared import SharedStep
 
 WARMED, STEPS, LONGEST_S = 3, 15, 1.0
 
 
-def shared_loop(case: StepCase, spread: SpreadStep) -> SpreadLoop:
+def shared_loop(case: StepCase, spread: SharedStep) -> SpreadLoop:
     """A loop over the step of a case, which processes share."""
     return SpreadLoop(spread, carry=case.carry, constants=case.constants, state=case.state)
 
 
 def pays(
-    case: StepCase, spread: SpreadStep, *, clock: Callable[[], float] = time.perf_counter
+    case: StepCase, spread: SharedStep, *, clock: Callable[[], float] = time.perf_counter
 ) -> tuple[bool, dict[str, float]]:
     """Whether processes that share the steps need less than ``ADVANTAGE`` of one's time; and the seconds of a step.
 

@@ -10,7 +10,8 @@ from coterie.compute.onnx.spread.stages import Bound, Staged, staged
 from coterie.compute.onnx.spread.writing import StageGraph, stage_graph
 from coterie.compute.runtime.in_place import stepped_in_place
 from coterie.compute.runtime.spread.memory import Places, SharedMemory, View
-from coterie.compute.runtime.spread.program import Bindings, Program, Stage, Turn
+from coterie.compute.runtime.spread.program import Bindings, Program, Run, Turn
+from coterie.compute.runtime.spread.shared import Layout, SharedStep
 from coterie.compute.runtime.spread.team import Team
 from coterie.compute.runtime.tensors import TensorInfo, check_names
 from coterie.compute.runtime.unread import inputs_of
@@ -45,6 +46,15 @@ class SpreadStep:
         return SpreadStep(data=data, processes=processes, threads=threads, graphs=graphs, step=step)
 
     @property
+    def parted(self) -> bool:
+        """Each process reads all the weights."""
+        return False
+
+    def layout(self, carry: Mapping[str, str], inputs: Mapping[str, TensorInfo]) -> Layout:
+        """See ``SharedStep``."""
+        return _Layout(self, carry, inputs)
+
+    @property
     def meetings(self) -> int:
         """How often the processes meet in a step before its end."""
         return self.step.count - 1
@@ -53,9 +63,10 @@ class SpreadStep:
 class SpreadLoop:
     """A ``StepLoop`` over a step that several processes share, with the same methods.
 
-    Each process has a part of the rows: it runs the model forward and backward on them. What sums over rows it has a
-    part of; when all have theirs, each adds up the parts, of a large tensor a stretch alone. That stretch of the
-    weights and of the optimizer's state it then moves by itself, so an update is made once and not by each.
+    Of a ``SpreadStep`` each process has a part of the rows: it runs the model forward and backward on them. What sums
+    over rows it has a part of; when all have theirs, each adds up the parts, of a large tensor a stretch alone. That
+    stretch of the weights and of the optimizer's state it then moves by itself, so an update is made once and not by
+    each. Of a ``PipelineStep`` each has a part of the layers.
 
     Guarantees: the same state as a ``StepLoop`` up to the rounding of sums that are made in another order, and the same
     bits as another loop with as many processes and threads. The others hold nothing of value, and end with this
@@ -64,7 +75,7 @@ class SpreadLoop:
 
     def __init__(
         self,
-        spread: SpreadStep,
+        spread: SharedStep,
         *,
         carry: Mapping[str, str],
         constants: Mapping[str, NDArray],
@@ -74,8 +85,9 @@ class SpreadLoop:
         self._carry = dict(carry)
         self._inputs = {info.name: info for info in inputs_of(spread.data)}
         carried = set(carry.values())
-        layout = _Layout(spread, carry, self._inputs)
+        layout = spread.layout(carry, self._inputs)
         memory = SharedMemory.made(layout.size)
+        self._memory = memory
         try:
             self._team = Team(layout.programs(), memory)
         finally:
@@ -115,6 +127,7 @@ class SpreadLoop:
         self._write(self._states[self._team.turn], state, where="step loop state")
         if constants is not None:
             self._write(self._constants, constants, where="step loop constants")
+        self._release()
 
     def step(self, feeds: Mapping[str, NDArray]) -> None:
         """Run once in all processes. An error ends the others, and with them this loop."""
@@ -128,7 +141,9 @@ class SpreadLoop:
 
     def state(self) -> dict[str, NDArray]:
         """Copies of the carried inputs as the next step will see them."""
-        return {name: array.copy() for name, array in self._states[self._team.turn].items()}
+        found = {name: array.copy() for name, array in self._states[self._team.turn].items()}
+        self._release()
+        return found
 
     def close(self) -> None:
         """End the other processes. State and results can still be read."""
@@ -137,6 +152,10 @@ class SpreadLoop:
     def __del__(self) -> None:
         if hasattr(self, "_team"):
             self._team.close()
+
+    def _release(self) -> None:
+        if self.spread.parted:
+            self._memory.release()
 
     def _output(self, name: str) -> NDArray:
         carried = self._carry.get(name)
@@ -183,13 +202,15 @@ class _Layout:
 
     def programs(self) -> list[Program]:
         """Of each process."""
-        return [
-            Program(
-                tuple(Stage(stage.data, (self._turn(stage, 0), self._turn(stage, 1))) for stage in graphs),
-                self._spread.threads,
-            )
-            for graphs in self._spread.graphs
-        ]
+        return [self._program(graphs) for graphs in self._spread.graphs]
+
+    def _program(self, graphs: Sequence[StageGraph]) -> Program:
+        full = [stage for stage in graphs if stage.data]
+        stages = tuple(
+            (Run(full.index(stage), (self._turn(stage, 0), self._turn(stage, 1))),) if stage.data else ()
+            for stage in graphs
+        )
+        return Program(tuple(stage.data for stage in full), stages, self._spread.threads)
 
     def _turn(self, stage: StageGraph, turn: int) -> Turn:
         return Turn(

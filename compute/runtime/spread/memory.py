@@ -52,6 +52,13 @@ class SharedMemory:
         """The tensor as an array over this memory."""
         return np.ndarray(view.shape, view.dtype, buffer=self._map, offset=view.offset)
 
+    def release(self) -> None:
+        """Give up what this process has read and written of it: the memory is as it was, and no longer counted as this
+        process's until it is touched again.
+        """
+        if sys.platform == "linux":
+            self._map.madvise(mmap.MADV_DONTNEED)
+
     def forget(self) -> None:
         """Close the descriptor. The memory stays mapped as long as somebody holds an array of it."""
         os.close(self.descriptor)

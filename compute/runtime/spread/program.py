@@ -21,34 +21,40 @@ class Turn:
 
 
 @dataclass(frozen=True)
-class Stage:
-    """data: the graph; b"" where there is nothing to run. turns: of the steps with an even and an odd number."""
+class Run:
+    """graph: which of the program's. turns: of the steps with an even and an odd number."""
 
-    data: bytes
+    graph: int
     turns: tuple[Turn, Turn]
 
 
 @dataclass(frozen=True)
 class Program:
-    """The stages of one process, between which it meets the others."""
+    """graphs: of one process. stages: what it runs of them, one after the other, between two meetings. arena: see
+    ``Executable``.
+    """
 
-    stages: tuple[Stage, ...]
+    graphs: tuple[bytes, ...]
+    stages: tuple[tuple[Run, ...], ...]
     threads: int
+    arena: bool = True
 
     def messages(self) -> list[bytes]:
         """The program as messages: one of JSON, and then the graphs."""
-        told = [[_told(turn) for turn in stage.turns] for stage in self.stages]
-        head = json.dumps({"threads": self.threads, "stages": told}).encode()
-        return [head, *(stage.data for stage in self.stages)]
+        told = [[[run.graph, *map(_told, run.turns)] for run in runs] for runs in self.stages]
+        head = {"threads": self.threads, "arena": self.arena, "graphs": len(self.graphs), "stages": told}
+        return [json.dumps(head).encode(), *self.graphs]
 
     @staticmethod
     def read(receive: Callable[[], bytes]) -> "Program":
         """The program of these messages. receive: gives the next one."""
         head: dict[str, Any] = json.loads(receive())
-        stages: list[Stage] = []
-        for first, second in head["stages"]:
-            stages.append(Stage(receive(), (_heard(first), _heard(second))))
-        return Program(tuple(stages), int(head["threads"]))
+        stages = tuple(
+            tuple(Run(int(graph), (_heard(first), _heard(second))) for graph, first, second in runs)
+            for runs in head["stages"]
+        )
+        graphs = tuple(receive() for _ in range(int(head["graphs"])))
+        return Program(graphs, stages, int(head["threads"]), bool(head["arena"]))
 
 
 def _told(turn: Turn) -> list[dict[str, Any]]:
@@ -70,24 +76,22 @@ class Stages:
     """A program that is loaded. Raises GraphRefused where ONNX Runtime does not take a graph."""
 
     def __init__(self, program: Program, memory: SharedMemory) -> None:
-        self._runs: list[tuple[Executable, tuple[Binding, Binding]] | None] = []
-        for stage in program.stages:
-            if not stage.data:
-                self._runs.append(None)
-                continue
-            executable = Executable(stage.data, threads=program.threads)
-            first, second = (_bound(executable, turn, memory) for turn in stage.turns)
-            self._runs.append((executable, (first, second)))
+        self._loaded = [Executable(data, threads=program.threads, arena=program.arena) for data in program.graphs]
+        self._stages = [[self._bound(run, memory) for run in runs] for runs in program.stages]
 
     def __len__(self) -> int:
-        return len(self._runs)
+        return len(self._stages)
 
     def run(self, stage: int, turn: int) -> None:
         """Run one stage."""
-        loaded = self._runs[stage]
-        if loaded is not None:
-            executable, bindings = loaded
+        for executable, bindings in self._stages[stage]:
             executable.session.run_with_iobinding(bindings[turn])
+
+    def _bound(self, run: Run, memory: SharedMemory) -> tuple[Executable, tuple[Binding, Binding]]:
+        executable = self._loaded[run.graph]
+        even, odd = run.turns
+        first = _bound(executable, even, memory)
+        return executable, (first, first if even == odd else _bound(executable, odd, memory))
 
 
 def _bound(executable: Executable, turn: Turn, memory: SharedMemory) -> Binding:

@@ -17,7 +17,7 @@ from coterie.compute import nn, optim
 from coterie.compute.nn.losses import softmax_cross_entropy
 from coterie.compute.optim import Optimizer
 from coterie.compute.runtime.spread.asked import Parallel, read_parallel
-from coterie.compute.runtime.spread.loop import SpreadLoop
+from coterie.compute.runtime.spread.loop import SpreadLoop, SpreadStep
 from coterie.compute.runtime.spread.team import ProcessLost
 from coterie.compute.step import Precision
 from coterie.compute.training import Trainer
@@ -114,7 +114,9 @@ def test_a_large_update_is_moved_by_stretches_where_it_lies() -> None:
     """Each process moves half of the weights and of both moments, in the memory in which they are."""
     made = trainer(model=network(6000), optimizer=optim.adam(0.01))
     made.fit(data(), 1, steps=1)
-    last = [graphs[-1] for graphs in loop_of(made).spread.graphs]
+    spread = loop_of(made).spread
+    assert isinstance(spread, SpreadStep)
+    last = [graphs[-1] for graphs in spread.graphs]
     names = [[bound.tensor for bound in stage.outputs if bound.home == "output"] for stage in last]
     large = {name for name in names[0] if "0.weight" in name}
     assert len(large) == 3 and large <= set(names[1])
@@ -217,10 +219,11 @@ def test_a_process_that_shares_never_loads_the_compiler() -> None:
 def test_one_text_says_how_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("coterie.compute.runtime.spread.asked._cores", lambda: 8)
     assert read_parallel("data(3)", 1) == Parallel(3)
+    assert read_parallel("pipeline(3)", 1) == Parallel(3, layers=True)
     assert read_parallel("auto", 3) == Parallel(2, measured=True)
     assert read_parallel("auto", 16) == Parallel(1, measured=True)
     for text, why in {
-        "pipeline(2)": "there is no 'pipeline'",
+        "layers(2)": "there is no 'layers'",
         "data": "needs processes",
         "data(0)": "at least 1",
     }.items():
