@@ -9,6 +9,7 @@ API := tests/server/test_wrong_fields.py
 NODE := tests/client_sdk/test_node_client.py tests/privacy/secagg/test_webcrypto.py
 RAY := tests/simulation/test_ray.py tests/simulation/test_ray_client.py
 RAY_HOST := tests/simulation/test_hosts.py::test_a_ray_cluster_makes_the_same_version_too
+LONG := tests/client_sdk/test_edge.py tests/server/test_edge.py tests/client_sdk/test_mnist.py tests/simulation/test_published_models.py
 ATTACKS := $(wildcard tests/client_sdk/test_lies*.py) tests/privacy/audit/test_small_noise.py
 # Four workers for two cores: many tests wait for processes that they start. No test is written as a plugin of
 # schemathesis, whose import costs every worker a second.
@@ -18,13 +19,14 @@ PYTEST := $(BIN)/python -m pytest -q -n 4 --dist worksteal -p no:schemathesis
 # each for itself take forty seconds of processor time more.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-api test-attacks test-kill test-ray check check-style check-types check-house test-providers test-flower test-tables test-node test-wheel fuzz clean
+.PHONY: help demo test test-api test-attacks test-kill test-ray check check-style check-types check-house test-providers test-flower test-tables test-node test-wheel test-long fuzz clean
 
 help:
 	@echo "make demo    train on handwritten digits: a coordinator and ten clients over loopback HTTP"
 	@echo "make test    the tests"
 	@echo "make test-api  every field of the REST interface wrong once, as everybody who may ask"
 	@echo "make test-attacks  a coordinator that lies to devices, and noise that is not as large as promised"
+	@echo "make test-long  trees of edge aggregators, a network on MNIST, and published models"
 	@echo "make test-kill  processes killed at every point of their work; a few minutes"
 	@echo "make check   style, types, import rules, packaging, documentation snippets"
 	@echo "make test-providers  the execution providers that this machine can have, each in an environment of its own"
@@ -40,7 +42,7 @@ demo: .venv/installed-demo
 	@$(BIN)/coterie demo $(ARGS)
 
 test: .venv/installed-test
-	@$(PYTEST) --ignore=tests/house $(addprefix --ignore=,$(KILLS) $(API) $(ATTACKS) $(NODE) $(RAY)) --deselect=$(RAY_HOST)
+	@$(PYTEST) --ignore=tests/house $(addprefix --ignore=,$(KILLS) $(API) $(ATTACKS) $(NODE) $(RAY) $(LONG)) --deselect=$(RAY_HOST)
 
 test-api: .venv/installed-test
 	@$(PYTEST) $(API)
@@ -50,6 +52,9 @@ test-attacks: .venv/installed-test
 
 test-kill: .venv/installed-test
 	@$(PYTEST) $(KILLS)
+
+test-long: .venv/installed-test
+	@$(PYTEST) $(LONG)
 
 test-ray: .venv/installed-test
 	@$(PYTEST) $(RAY) $(RAY_HOST)

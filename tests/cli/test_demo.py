@@ -1,18 +1,12 @@
 """The demo: the main job with real processes, and nothing left behind, however it ends."""
 
-import json
-import os
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from test_flow import hear_interrupts
+from process_kit import processes_in
 
 from coterie.cli import demo_digits
 from coterie.simulation import simulate_full
@@ -33,28 +27,6 @@ SUMMARY = (
 )
 
 
-def _processes_in(folder: Path) -> list[int]:
-    """Processes that work in a folder: whatever the demo started inherits its working folder."""
-    found: list[int] = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                where = Path(os.readlink(entry / "cwd"))
-                state = (entry / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
-            except OSError:
-                continue
-            if where.is_relative_to(folder) and state != "Z":
-                found.append(int(entry.name))
-    return found
-
-
-def _await_none_in(folder: Path, seconds: float) -> list[int]:
-    deadline = time.monotonic() + patience(seconds)
-    while (left := _processes_in(folder)) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return left
-
-
 def test_the_demo_trains_and_leaves_nothing_behind(coterie: Coterie, tmp_path: Path) -> None:
     done = coterie("demo", "--json", timeout=patience(150))
     assert done.code == 0, done.err
@@ -73,7 +45,7 @@ def test_the_demo_trains_and_leaves_nothing_behind(coterie: Coterie, tmp_path: P
     assert summary["bytes_down"] > 0
     assert (tmp_path / summary["model"]).is_file()
     assert [path.name for path in tmp_path.iterdir()] == [".coterie"]
-    assert _processes_in(tmp_path) == []
+    assert processes_in(tmp_path) == []
 
 
 def test_three_seeds_reach_the_promised_accuracy(tmp_path: Path) -> None:
@@ -97,28 +69,3 @@ def test_the_split_is_uneven_and_holds_rows_back(seed: int) -> None:
     shares = [np.bincount(part["y"], minlength=10) / len(part["y"]) for part in digits.clients]
     assert np.mean([share.max() for share in shares]) > 0.25
     assert min(len(part["y"]) for part in digits.clients) >= 16
-
-
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_an_interrupted_demo_leaves_no_process(
-    tmp_path: Path, environment: dict[str, str], how: signal.Signals
-) -> None:
-    demo = subprocess.Popen(
-        [sys.executable, "-m", "coterie.cli.main", "demo", "--json", "--rounds", "100"],
-        cwd=tmp_path,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=hear_interrupts,
-    )
-    with demo:
-        for line in demo.stdout or ():
-            if json.loads(line)["event"] == "round":
-                break
-        assert len(_processes_in(tmp_path)) > 11
-        demo.send_signal(how)
-        demo.wait(patience(30))
-    assert demo.returncode == (130 if how != signal.SIGKILL else -signal.SIGKILL)
-    assert _await_none_in(tmp_path, 15) == []

@@ -44,7 +44,7 @@ def prepared_workers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def own_workers(prepared_workers: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Worker processes are new ones of Python, as outside of tests, for tests that stop them or change what they find."""
+    """Worker processes are started as outside of tests: for tests that stop them, or change what they find."""
     monkeypatch.setattr(workers, "PROGRAM", (sys.executable, "-m", WORKER))
 
 

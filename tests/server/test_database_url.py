@@ -3,8 +3,6 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,22 +17,16 @@ from coterie.protocol.conversion import to_json
 from coterie.server.settings import Settings
 from coterie.server.store.dialect import database_url, file_of, prepare, sqlite_url
 from tests.patience import patience
+from tests.prepared import Program, start
 
 SECRET = "the-secret-of-the-house"
 
 
 @contextmanager
-def coordinator(
-    folder: Path, *options: str, **variables: str
-) -> Generator[tuple[subprocess.Popen[str], dict[str, Any]], None, None]:
+def coordinator(folder: Path, *options: str, **variables: str) -> Generator[tuple[Program, dict[str, Any]], None, None]:
     """`coterie server` as a process, and the first event it tells; ended by its pid."""
-    started = subprocess.Popen(
-        [sys.executable, "-m", "coterie", "server", "--json", "--port", "0", "--folder", str(folder), *options],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=os.environ | variables,
-    )
+    words = ["server", "--json", "--port", "0", "--folder", str(folder), *options]
+    started = start(words, cwd=folder.parent, env=os.environ | variables)
     assert started.stdout is not None and started.stderr is not None
     try:
         yield started, json.loads(started.stdout.readline())
