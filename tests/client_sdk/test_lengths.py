@@ -27,7 +27,7 @@ from coterie.compute.nn.losses import softmax_cross_entropy
 from coterie.compute.nn.mode import EVAL, Mode
 from coterie.compute.nn.module import Parameters, ParameterSpec, part, prefixed
 from coterie.compute.nn.zoo import gru
-from coterie.compute.optim import adam
+from coterie.compute.optim import adam, sgd
 from coterie.compute.runtime.length_loop import positions
 from coterie.compute.runtime.step_loop import StepLoop
 from coterie.errors import ExperimentError, PlanRefused
@@ -127,10 +127,11 @@ LAYERS: Mapping[str, Any] = {
 @pytest.mark.capability("E23")
 @pytest.mark.parametrize("layer", LAYERS)
 def test_e23_short_steps_make_the_update_of_the_full_length(layer: str, widths: list[int]) -> None:
-    model = LAYERS[layer]()
-    found, short = trained(asked(model=model)), sorted(set(widths))
+    # Adam would divide by the gradient of the keys' bias, which is zero but for rounding.
+    changes = {"model": LAYERS[layer](), "optimizer": sgd(0.3)}
+    found, short = trained(asked(**changes)), sorted(set(widths))
     assert short == [3, 6, LONGEST]
-    expected = trained(asked(model=model, lengths={}))
+    expected = trained(asked(**changes, lengths={}))
     assert (found.steps, found.weight) == (expected.steps, expected.weight) == (22, ROWS)
     assert_close(found.sections, expected.sections)
 
@@ -179,14 +180,14 @@ def test_a_model_that_learns_from_filled_positions_is_refused_by_name() -> None:
         ExperimentError, match=r"'lengths' learns from positions that only fill a row.*'x': 3"
     ) as caught:
         compile_plan(asked(model=Read(nn.GRU(8, 8), masked=False)))
-    assert caught.value.code == "length_matters"
+    assert caught.value.reason == "length_matters"
 
 
 def test_a_model_of_one_length_is_refused_by_name() -> None:
     model = nn.Sequential(nn.Embedding(WORDS, 2), nn.Flatten(), nn.Linear(2 * LONGEST, 2))
     with pytest.raises(ExperimentError, match="no step at the lengths .*3") as caught:
         compile_plan(asked(model=model))
-    assert caught.value.code == "length_unwritable"
+    assert caught.value.reason == "length_unwritable"
 
 
 @pytest.mark.parametrize(
@@ -254,7 +255,7 @@ def test_a_door_holds_each_file_against_its_length(compiled: CompiledPlan) -> No
     ):
         with pytest.raises(PlanRefused) as caught:
             refused(compiled, lengths)
-        assert caught.value.code == code
+        assert caught.value.reason == code
 
 
 def test_a_device_does_without_the_file_of_a_length(compiled: CompiledPlan, widths: list[int]) -> None:
@@ -295,7 +296,9 @@ def test_engines_agree_and_a_resumed_run_goes_on(tmp_path: Path) -> None:
     for tensor, value in whole.weights.items():
         assert np.array_equal(resumed.weights[tensor], value) and np.array_equal(apart.weights[tensor], value)
     assert_close(lanes.weights, whole.weights)
-    assert whole.history.rounds[-1].training["examples"] == lanes.history.rounds[-1].training["examples"]
+    bare = simulate_full(replace(of(4), lengths={}), clients)
+    assert_close(whole.weights, bare.weights)
+    assert dict(whole.history.rounds[-1].training) == pytest.approx(dict(bare.history.rounds[-1].training), rel=1e-4)
 
 
 def test_devices_and_a_simulation_take_the_same_steps(coordinator: Coordinator, tmp_path: Path) -> None:
