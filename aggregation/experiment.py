@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeAlias, cast, get_args
 import numpy.typing as npt
 
 from coterie import errors
+from coterie.aggregation import sequence_lengths
 from coterie.aggregation.external_model import ExternalModel
 from coterie.aggregation.fitting import RESERVED_METRICS, check_terms
 from coterie.aggregation.horizontal import Algorithm, FedAvg
@@ -97,6 +98,9 @@ class Experiment:
     variants: classes of providers (``cpu``, ``gpu``, ``web``, ``npu``) for which a plan has a training step beside the
         portable one, where theirs is another file: loops stay loops, operators that they lack are written with others.
         A device takes one that it has proved and that is quicker.
+    lengths: shorter lengths of sequences, ``{"tokens": (32, 64)}``: a batch whose longest row fits is cut to one, and a
+        step of that length is taken; the same update, sooner. 0 fills a feature's rows, ``low`` a label's, and the
+        model must leave filled positions out (docs/algorithms.md).
     Raises errors.ExperimentError naming the field that is not possible.
     """
 
@@ -130,6 +134,7 @@ class Experiment:
     recompute: bool = False
     steps_per_call: int = 1
     variants: tuple[ProviderClass, ...] = ()
+    lengths: Mapping[str, tuple[int, ...]] = field(default_factory=dict[str, tuple[int, ...]])
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "evaluation", as_columns(self.evaluation, "evaluation"))
@@ -155,6 +160,7 @@ class Experiment:
         check_terms(self.terms)
         object.__setattr__(self, "metrics", MappingProxyType(dict(self.metrics)))
         object.__setattr__(self, "variants", tuple(self.variants))
+        object.__setattr__(self, "lengths", MappingProxyType(sequence_lengths.settled(self.lengths)))
         object.__setattr__(self, "uploads", None if self.uploads is None else tuple(self.uploads))
 
     def _sum_losses(self, losses: Mapping[str, PerExample]) -> None:
@@ -270,6 +276,7 @@ _KINDS: Mapping[str, tuple[Any, str]] = cast(
         "precision": (str, "'float32', 'bfloat16' or 'float16'"),
         "recompute": (bool, "True or False"),
         "steps_per_call": (int, "a whole number"),
+        "lengths": (Mapping, "a mapping of names to lengths, {'tokens': (32, 64)}"),
         "variants": ((tuple, list), f"a tuple of classes of providers: {', '.join(get_args(ProviderClass))}"),
     },
 )
@@ -321,6 +328,7 @@ def _numbers(experiment: Experiment) -> tuple[tuple[bool, str], ...]:
             all(each in get_args(ProviderClass) for each in e.variants) and len(set(e.variants)) == len(e.variants),
             f"variants must name classes of providers, each once: {', '.join(get_args(ProviderClass))}",
         ),
+        (not (why := sequence_lengths.fault(e.schema, e.lengths)), why),
         (e.broadcast in get_args(Broadcast), f"broadcast must be one of {', '.join(get_args(Broadcast))}"),
         (all(callable(metric) for metric in e.metrics.values()), "a metric must be a function of (prediction, label)"),
         (
@@ -369,6 +377,12 @@ def _combinations(experiment: Experiment) -> tuple[tuple[bool, str], ...]:
             not e.recompute or (not external and not isinstance(e.privacy, ExampleLevel) and e.precision == "float32"),
             "recompute is for steps in float32 that coterie compiles, without ExampleLevel privacy, which takes the "
             "gradient of each row; leave recompute out",
+        ),
+        (
+            not e.lengths
+            or not (external or isinstance(e.privacy, ExampleLevel) or e.variants or e.steps_per_call > 1),
+            "lengths are of single steps that coterie compiles: not of an ExternalModel, with ExampleLevel privacy "
+            "(the longest row would show), variants or steps_per_call; leave lengths out",
         ),
         (
             not e.variants or (not external and not isinstance(e.privacy, ExampleLevel)),

@@ -18,6 +18,7 @@ from coterie.aggregation.compiling.describe import described
 from coterie.aggregation.compiling.graph_file import graph_bytes, write_graph
 from coterie.aggregation.compiling.graphs import GraphBuilder
 from coterie.aggregation.compiling.initial_tensors import initial_tensors
+from coterie.aggregation.compiling.lengths import with_lengths, write_lengths
 from coterie.aggregation.compiling.training import training_of
 from coterie.aggregation.compiling.variants import with_variants, write_variants
 from coterie.aggregation.experiment import Experiment
@@ -66,7 +67,7 @@ def compile_plan(experiment: Experiment) -> CompiledPlan:
     Guarantees: deterministic bytes; the plan passes `check_plan` once it is signed.
     Raises errors.ExperimentError: ``model_mismatch`` (the model does not take the schema's features), ``loss_shape``,
     ``loss_dtype``, ``metric_shape``, ``initial_mismatch``, ``not_portable``, ``not_deterministic``,
-    ``variant_unwritable``, ``variant_disagrees``, …
+    ``variant_unwritable``, ``variant_disagrees``, ``length_unwritable``, ``length_matters``, …
     """
     return _external(experiment) if isinstance(experiment.model, ExternalModel) else _compiled(experiment)
 
@@ -115,15 +116,21 @@ def _compiled(experiment: Experiment) -> CompiledPlan:
     _require_recomputation(experiment, graphs["train"])
     files = {name: write_graph(name, graph) for name, graph in graphs.items()}
     _require_the_same_again(builder, files)
-    files |= write_variants(experiment.variants, graphs, files)
+    files |= write_variants(experiment.variants, graphs, files) | write_lengths(builder, files)
     manifest = replace(
         _manifest(experiment, layout, sections=builder.sections),
         frozen=_frozen(frozen),
         client_state=_tensors(client.client_state(builder.shapes)),
         hyper=builder.hyper,
         stages=tuple(
-            with_variants(
-                described(rule, graphs[rule.name], files[rule.name], zeroed=builder.zeroed), experiment.variants, files
+            with_lengths(
+                with_variants(
+                    described(rule, graphs[rule.name], files[rule.name], zeroed=builder.zeroed),
+                    experiment.variants,
+                    files,
+                ),
+                experiment.lengths,
+                files,
             )
             for rule in SHAPES["horizontal"]
             if rule.name in graphs
@@ -132,11 +139,12 @@ def _compiled(experiment: Experiment) -> CompiledPlan:
     _check(manifest)
     _require_predictions(experiment, manifest)
     plan = Plan(manifest, files)
-    if manifest.stage("train").variants:
+    if len(manifest.stage("train").files) > 1:
         # Only this needs ONNX Runtime, which takes long to load.
-        from coterie.aggregation.compiling.agreement import check_variants
+        from coterie.aggregation.compiling.agreement import check_lengths, check_variants
 
         check_variants(plan, initial, frozen)
+        check_lengths(plan, initial, frozen)
     return CompiledPlan(plan, initial, frozen)
 
 

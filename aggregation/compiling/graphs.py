@@ -140,8 +140,8 @@ class GraphBuilder:
             constants=constant_shapes(client, shapes, layout, hyper),
         )
 
-    def build(self) -> dict[str, Graph]:
-        """All of them by the names of their stages, optimised. A method without a probe has no probe graph."""
+    def build(self, *only: str) -> dict[str, Graph]:
+        """All, or these, by the names of their stages, optimised. A method without a probe has no probe graph."""
         infer = self.experiment.infer_batch
         rows = self.batch.rows(self.training.batch_size)
         measured = self.batch.rows(self.experiment.evaluation_batch or self.training.batch_size)
@@ -163,7 +163,9 @@ class GraphBuilder:
         }
         if not self.client.probe:
             del traces["probe"]
-        return {name: traced(function, inputs) for name, (function, inputs) in traces.items()}
+        return {
+            name: traced(function, inputs) for name, (function, inputs) in traces.items() if not only or name in only
+        }
 
     # The functions: named arrays → named arrays.
 

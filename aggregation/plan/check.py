@@ -13,15 +13,15 @@ plan_files         a graph named by the manifest is absent, or one that it does 
 plan_digest        a graph's bytes are not those that the manifest names
 plan_graph         a graph leaves the portable, bounded subset (an operator, a size, external data, …)
 plan_interface     a graph's inputs and outputs are not those that the manifest states, a variant's included
-plan_stages        the stages are not those of the plan's shape, or have variants where there are none
+plan_stages        the stages are not those of the plan's shape, or have variants or lengths where there are none
 plan_wiring        an input or output has a role, source, destination, dtype or shape that does not fit
 plan_private       the steps cannot give the example-level privacy stated, or takes noise where none is stated
 plan_sections      the sections do not fit the layout, each other or the metrics
 =================  ===================================================================================================
 """
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from coterie import errors
 from coterie.aggregation.plan.bundle import Plan
@@ -35,7 +35,7 @@ from coterie.aggregation.plan.manifest import (
     Manifest,
 )
 from coterie.aggregation.plan.scope import StageScope
-from coterie.aggregation.plan.stage import Stage, StageFile
+from coterie.aggregation.plan.stage import Stage, StageFile, StageInput, StageLength
 from coterie.compute.onnx.checker import GraphLimits, check_graph
 from coterie.compute.runtime.tensors import TensorInfo
 from coterie.protocol.canonical import sha256_hex
@@ -71,8 +71,8 @@ def check_plan(
     """The plan, if everything about it holds.
 
     manifest: canonical bytes.
-    graphs: file name → ONNX bytes; those of variants may be absent, since a device fetches its own alone. signature
-        (base64), signer (public key, hex) as they came with it.
+    graphs: file name → ONNX bytes; those of variants and lengths may be absent, since a device may do without.
+    signature (base64), signer (public key, hex): as they came with it.
     allowed_signers: public keys that this side trusts. Guarantees of a returned plan: an allowed key signed exactly
         these bytes, every graph included; every graph is inside the portable subset and the limits; every input can be
         filled from its stated source with its stated dtype and shape; a training task yields every section, and all
@@ -198,11 +198,31 @@ def _check_graph(stage: Stage, file: StageFile, data: bytes, limits: GraphLimits
         summary = check_graph(data, limits=limits, kind=file.kind)
     except errors.GraphRefused as error:
         raise _refused("graph", f"The graph of {file.name!r}: {error.message}") from error
-    for what, stated, found in (("inputs", stage.inputs, summary.inputs), ("outputs", stage.outputs, summary.outputs)):
+    expected = _shortened(stage, file.length, summary.inputs)
+    for what, stated, found in (("inputs", expected, summary.inputs), ("outputs", stage.outputs, summary.outputs)):
         if [TensorInfo(t.name, t.dtype, t.shape) for t in stated] != list(found):
             raise _refused(
                 "interface", f"The {what} of the graph of {file.name!r} are not those that the manifest states."
             )
+
+
+def _shortened(
+    stage: Stage, length: StageLength | None, found: Sequence[TensorInfo]
+) -> Sequence[StageInput | TensorInfo]:
+    """What a file takes: the stage's inputs; of a shorter length, rows that are cut, and draws that are no larger."""
+    if length is None:
+        return stage.inputs
+    given = {tensor.name: tensor for tensor in found}
+    expected: list[StageInput | TensorInfo] = []
+    for tensor in stage.inputs:
+        other = given.get(tensor.name)
+        if tensor.source == "batch" and tensor.key in length.lengths:
+            tensor = replace(tensor, shape=(*tensor.shape[:1], length.lengths[tensor.key], *tensor.shape[2:]))
+        elif tensor.source == "random" and other is not None and len(other.shape) == len(tensor.shape):
+            smaller = all(size <= most for size, most in zip(other.shape, tensor.shape, strict=True))
+            tensor = replace(tensor, shape=other.shape) if smaller else tensor
+        expected.append(tensor)
+    return expected
 
 
 def _fits_metrics(spec: SectionSpec, count: int) -> bool:

@@ -34,6 +34,7 @@ def check_private(manifest: Manifest) -> None:
             not any(stage.variants for stage in manifest.stages),
             "a variant may let a gradient that is not finite spread to other rows",
         ),
+        (not any(stage.lengths for stage in manifest.stages), "the length of a step would show that of a row"),
         (not manifest.buffers, "running statistics are of whole batches, and nothing clips them"),
     )
     for holds, message in rules:

@@ -87,8 +87,22 @@ def _check_frame(scope: StageScope, rule: StageRule, stage: Stage) -> None:
     kinds = [variant.kind for variant in stage.variants]
     if len(set(kinds)) != len(kinds):
         raise _shape_refusal(f"Stage {name!r} has two variants for one class of providers.")
+    _check_lengths(rule, stage)
     if stage.over == "steps" and stage.batch != scope.batch_size:
         raise _shape_refusal(f"Stage {name!r} takes {stage.batch} rows in a step, but batches hold {scope.batch_size}.")
+
+
+def _check_lengths(rule: StageRule, stage: Stage) -> None:
+    """Lengths are of what a batch holds, shorter than the stage's own, and ascend."""
+    if stage.lengths and (not rule.varied or stage.variants):
+        raise _shape_refusal(f"Stage {stage.name!r} cannot have lengths, or not beside its variants.")
+    longest = {t.key: t.shape[1] for t in stage.from_source("batch") if len(t.shape) > 1}
+    before = {name: 0 for each in stage.lengths[:1] for name in each.lengths}
+    for each in stage.lengths:
+        fits = before.keys() == each.lengths.keys() and before.keys() <= longest.keys()
+        if not fits or not all(before[name] < n < longest[name] for name, n in each.lengths.items()):
+            raise _shape_refusal(f"The lengths of stage {stage.name!r} must ascend, below those of its inputs.")
+        before = dict(each.lengths)
 
 
 def _check_inputs(scope: StageScope, rule: StageRule, stage: Stage) -> None:

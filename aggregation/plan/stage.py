@@ -131,14 +131,31 @@ class StageVariant:
     size: Annotated[int, Field(ge=1, le=LARGEST_SIZE)]
 
 
+@dataclass(frozen=True, kw_only=True)
+class StageLength:
+    """The graph of a stage once more, for batches of shorter rows: its inputs from the batch are cut to these lengths
+    along their second axis, and what it draws may be smaller. Everything else is the stage's, and so are the numbers
+    where rows are no longer, up to rounding. Who knows nothing of it runs the stage's own file.
+
+    lengths: feature or label → length.
+    """
+
+    lengths: Annotated[Mapping[Text, Annotated[int, Field(ge=1, le=LARGEST_SIZE)]], Field(min_length=1, max_length=64)]
+    sha256: Sha256
+    size: Annotated[int, Field(ge=1, le=LARGEST_SIZE)]
+
+
 @dataclass(frozen=True)
 class StageFile:
-    """A file of a stage. name: among the files of its plan. kind: the class that it is for, None for all providers."""
+    """A file of a stage. name: among the files of its plan. kind: the class that it is for, None for all providers.
+    length: of shorter rows that it is for, None for all rows.
+    """
 
     name: str
     sha256: str
     size: int
     kind: ProviderClass | None = None
+    length: StageLength | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,6 +169,7 @@ class Stage:
     batch: rows that one run takes; 0 where it takes none.
     sha256, size: of the file of its graph, which every provider runs.
     variants: further files for classes of providers.
+    lengths: further files for batches of shorter rows, the shortest first.
     """
 
     name: _FileName
@@ -163,12 +181,20 @@ class Stage:
     inputs: Listed[StageInput]
     outputs: Listed[StageOutput]
     variants: Annotated[Listed[StageVariant], UnlessEmpty] = ()
+    lengths: Annotated[Listed[StageLength], UnlessEmpty] = ()
 
     @property
     def files(self) -> tuple[StageFile, ...]:
-        """Its file, and then those of its variants."""
+        """Its file, those of its variants, and those of its lengths."""
         own = StageFile(self.name, self.sha256, self.size)
-        return (own, *(StageFile(f"{self.name}.{v.kind}", v.sha256, v.size, v.kind) for v in self.variants))
+        return (
+            own,
+            *(StageFile(f"{self.name}.{v.kind}", v.sha256, v.size, v.kind) for v in self.variants),
+            *(
+                StageFile(f"{self.name}.length{number}", each.sha256, each.size, length=each)
+                for number, each in enumerate(self.lengths, 1)
+            ),
+        )
 
     def from_source(self, source: Source) -> tuple[StageInput, ...]:
         """The inputs that come from this source."""

@@ -62,6 +62,7 @@ SMALL: dict[str, str] = {
     "codecs": "--quick --only float32 eden:4",
     "dp": "--quick",
     "import": "--only lenet_b16 --rounds 1",
+    "lengths": "--only transformer --rounds 1",
     "parallel": "--only mlp_784_8_10_b16_sgd --rounds 1",
     "pipeline": "--quick --only batches",
     "private_step": "--only tiny_mlp_b16_sgd --rounds 1",

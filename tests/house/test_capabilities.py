@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "capabilities.md"
-SECTIONS = {"A": 17, "B": 11, "C": 14, "D": 9, "E": 22, "F": 14, "G": 19}
+SECTIONS = {"A": 17, "B": 11, "C": 14, "D": 9, "E": 23, "F": 14, "G": 19}
 # Numbers that no row has: a row keeps its number, whatever becomes of those before it.
 UNUSED = {"E9"}
 NUMBERS = [f"{letter}{number}" for letter, last in SECTIONS.items() for number in range(1, last + 1)]

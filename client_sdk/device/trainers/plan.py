@@ -19,6 +19,7 @@ from coterie.aggregation.evaluate import metric_sums
 from coterie.aggregation.plan.bundle import Plan
 from coterie.aggregation.plan.manifest import Manifest
 from coterie.aggregation.plan.stage import SAMPLE_WEIGHT, Stage, StageFile, TaskName
+from coterie.aggregation.sequence_lengths import padding
 from coterie.aggregation.walk import Supply, filled, run
 from coterie.client_sdk.device.trainers.base import LocalResult, LocalWork
 from coterie.client_sdk.device.trainers.private_feeds import private_feeds
@@ -28,6 +29,7 @@ from coterie.compute.runtime.choice import StepCase
 from coterie.compute.runtime.devices import ON_CPU, Provider
 from coterie.compute.runtime.executable import Executable
 from coterie.compute.runtime.hybrid_loop import HybridLoop
+from coterie.compute.runtime.length_loop import LengthLoop, ShorterStep
 from coterie.compute.runtime.loop import Loop
 from coterie.compute.runtime.session import CPU
 from coterie.compute.runtime.spread.shared import SharedStep
@@ -117,7 +119,9 @@ class PlanTrainer:
         Raises PlanRefused (``plan_stage_absent``) for an external plan, GraphRefused.
         """
         for stage in plan.manifest.stages_of(task) or (plan.manifest.stage(task),):
-            self._executable(plan, stage.files[0], threads)
+            for file in stage.files:
+                if file.kind is None and file.name in plan.graphs:
+                    self._executable(plan, file, threads)
 
     def train(self, work: LocalWork) -> LocalResult:
         """The stages of a training. The weight is the number of rows, at most the task's cap.
@@ -290,6 +294,8 @@ class PlanTrainer:
         plan = begun.work.plan
         executable = self._executable(plan, file, threads, provider)
         steps = plan.manifest.training.steps_per_call
+        if begun.stage.lengths and executable.provider == CPU:
+            return self._length_loop(begun, case, executable)
         if steps is None or not runs_loops(executable.provider):
             return case.whole(executable, told=self._fell_back)
         try:
@@ -298,6 +304,21 @@ class PlanTrainer:
         except GraphRefused as error:
             self._refused(provider, error)
             return case.whole(executable, told=self._fell_back)
+
+    def _length_loop(self, begun: StartedTraining, case: StepCase, full: Executable) -> LengthLoop:
+        """A loop that takes each step at the shortest length of the plan that holds its batch."""
+        plan = begun.work.plan
+        inputs = {t.key: t.name for t in begun.stage.from_source("batch")}
+        lengths = [
+            ShorterStep(
+                {inputs[key]: length for key, length in file.length.lengths.items()},
+                partial(self._executable, plan, file, full.threads),
+            )
+            for file in begun.stage.files
+            if file.length is not None and file.name in plan.graphs
+        ]
+        fill = {name: padding(plan.manifest.schema, key) for key, name in inputs.items()}
+        return LengthLoop(full, lengths, fill, carry=case.carry, constants=case.constants, state=case.state)
 
     def _refused(self, provider: Provider, error: GraphRefused) -> None:
         if self._providers is not None:
@@ -309,8 +330,8 @@ class PlanTrainer:
         plan, stage, case = begun.work.plan, begun.stage, begun.step({})
         provider, trunk, kind = (ON_CPU, False, None) if seat is None else (seat.provider, seat.trunk, seat.variant)
         file = next(each for each in stage.files if each.kind == kind)
-        # A trunk holds the plan's frozen tensors.
-        group = plan.id if trunk else plan.manifest.training.steps_per_call or ""
+        # A trunk holds the plan's frozen tensors, and a loop of several lengths the plan's other files.
+        group = plan.id if trunk or stage.lengths else plan.manifest.training.steps_per_call or ""
         key = (file.sha256, threads, f"{provider.name} {group}")
         with self._lock:
             spare = self._loops.setdefault(key, [])

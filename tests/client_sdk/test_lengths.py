@@ -1,0 +1,313 @@
+"""Steps of several lengths: each batch at the shortest that holds its rows, and the update of the full length."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from as_simulated import assert_as_simulated
+from numpy.typing import NDArray
+from sdk_kit import RESEARCHER, Coordinator
+
+from coterie.aggregation.compiling.compile import CompiledPlan, compile_plan
+from coterie.aggregation.experiment import Experiment
+from coterie.aggregation.external_model import ExternalModel
+from coterie.aggregation.plan.check import check_manifest, check_plan
+from coterie.aggregation.plan.stage import StageLength
+from coterie.client_sdk.device.policy import memory_needed
+from coterie.client_sdk.device.trainers.base import LocalResult, LocalTask, LocalWork
+from coterie.client_sdk.device.trainers.plan import PlanTrainer
+from coterie.compute import nn
+from coterie.compute import numpy as xp
+from coterie.compute.array import Array
+from coterie.compute.nn.losses import softmax_cross_entropy
+from coterie.compute.nn.mode import EVAL, Mode
+from coterie.compute.nn.module import Parameters, ParameterSpec, part, prefixed
+from coterie.compute.nn.zoo import gru
+from coterie.compute.optim import adam, sgd
+from coterie.compute.runtime.length_loop import positions
+from coterie.compute.runtime.step_loop import StepLoop
+from coterie.errors import ExperimentError, PlanRefused
+from coterie.protocol.privacy import ExampleLevel
+from coterie.protocol.rounds import RoundPolicy
+from coterie.protocol.schema import DataSchema, Feature, Label
+from coterie.simulation import simulate_full
+
+WORDS, LONGEST, ROWS, BATCH = 11, 12, 44, 4
+LENGTHS = {"x": (3, 6)}
+SCHEMA = DataSchema(
+    (Feature(name="x", dtype="int32", shape=(LONGEST,), low=0, high=WORDS - 1),), Label(name="y", low=0, high=1)
+)
+
+
+class Read(nn.Module):
+    """Reads words with a recurrent layer or with attention, and takes the mean over the words that there are."""
+
+    def __init__(self, layer: nn.Module, *, masked: bool = True, dropout: float = 0.0) -> None:
+        self.embedding, self.layer, self.head = nn.Embedding(WORDS, 8), layer, nn.Linear(8, 2)
+        self.dropout, self.masked = nn.Dropout(dropout), masked
+
+    def specs(self) -> dict[str, ParameterSpec]:
+        return prefixed({"embedding": self.embedding, "layer": self.layer, "head": self.head})
+
+    def __call__(self, params: Parameters, x: Array, mode: Mode = EVAL) -> Array:
+        held = xp.astype(x != 0, "float32")
+        y = self.dropout({}, self.embedding(part(params, "embedding"), x, mode), mode)
+        if isinstance(self.layer, nn.MultiHeadAttention):
+            mask = (xp.reshape(held, (x.shape[0], 1, 1, x.shape[1])) - 1.0) * 1e9
+            y = self.layer(part(params, "layer"), y, mode, mask)
+        else:
+            y = self.layer(part(params, "layer"), y, mode)
+        seen = xp.reshape(held, (*x.shape, 1)) if self.masked else xp.ones((*x.shape, 1), dtype="float32")
+        mean = xp.sum(y * seen, axis=1) / xp.maximum(xp.sum(seen, axis=1), 1.0)
+        return self.head(part(params, "head"), mean, mode)
+
+
+def rows(seed: int = 3, count: int = ROWS, lengths: Sequence[int] = (2, 3, 5, 12)) -> dict[str, NDArray[Any]]:
+    """Rows of these lengths, whose batches are of several lengths; the label says whether the first word is large."""
+    rng = np.random.default_rng(seed)
+    x = rng.integers(1, WORDS, (count, LONGEST)).astype(np.int32)
+    for row, length in zip(x, rng.choice(lengths, count, p=[0.5, 0.2, 0.2, 0.1]), strict=True):
+        row[length:] = 0
+    return {"x": x, "y": (x[:, 0] > WORDS // 2).astype(np.int32)}
+
+
+def asked(**changes: Any) -> Experiment:
+    usual: dict[str, Any] = {
+        "name": "lengths",
+        "model": Read(nn.GRU(8, 8)),
+        "schema": SCHEMA,
+        "loss": softmax_cross_entropy,
+        "optimizer": adam(0.02),
+        "batch_size": BATCH,
+        "epochs": 2,
+        "holdout": 0.0,
+        "rounds": RoundPolicy(rounds=1, cohort=1, evaluate_every=0),
+        "lengths": LENGTHS,
+    }
+    return Experiment(**usual | changes)
+
+
+def trained(wanted: Experiment, trainer: PlanTrainer | None = None, *, data: Any = None, seed: int = 7) -> LocalResult:
+    compiled = compile_plan(wanted)
+    task = LocalTask(experiment="lengths", round=1, seed=seed)
+    work = LocalWork(plan=compiled.plan, task=task, weights=compiled.initial, rows=data or rows())
+    return (trainer or PlanTrainer()).train(work)
+
+
+def assert_close(found: Mapping[str, NDArray[Any]], expected: Mapping[str, NDArray[Any]]) -> None:
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-4, atol=2e-5, err_msg=name)
+
+
+@pytest.fixture
+def widths(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The length of each step that is taken."""
+    taken: list[int] = []
+    step = StepLoop.step
+
+    def counted(loop: StepLoop, feeds: Mapping[str, NDArray[Any]]) -> None:
+        taken.extend(info.shape[1] for info in loop.feeds if info.name == "batch/x")
+        step(loop, feeds)
+
+    monkeypatch.setattr(StepLoop, "step", counted)
+    return taken
+
+
+LAYERS: Mapping[str, Any] = {
+    "recurrent": lambda: Read(nn.GRU(8, 8)),
+    "attention": lambda: Read(nn.MultiHeadAttention(8, 2)),
+    "dropout": lambda: Read(nn.GRU(8, 8), dropout=0.3),
+}
+
+
+@pytest.mark.capability("E23")
+@pytest.mark.parametrize("layer", LAYERS)
+def test_e23_short_steps_make_the_update_of_the_full_length(layer: str, widths: list[int]) -> None:
+    # Adam would divide by the gradient of the keys' bias, which is zero but for rounding.
+    changes = {"model": LAYERS[layer](), "optimizer": sgd(0.3)}
+    found, short = trained(asked(**changes)), sorted(set(widths))
+    assert short == [3, 6, LONGEST]
+    expected = trained(asked(**changes, lengths={}))
+    assert (found.steps, found.weight) == (expected.steps, expected.weight) == (22, ROWS)
+    assert_close(found.sections, expected.sections)
+
+
+def test_each_step_is_as_long_as_its_longest_row_and_their_order_stays(widths: list[int]) -> None:
+    data = rows()
+    trained(asked(batch_size=1, epochs=1), data=data)
+    compiling, needed = len(widths) - ROWS, (data["x"] != 0).sum(axis=1)
+    assert sorted(widths[compiling:]) == sorted(3 if n <= 3 else 6 if n <= 6 else LONGEST for n in needed)
+
+
+def test_a_second_training_begins_anew() -> None:
+    trainer, wanted = PlanTrainer(), asked()
+    first, other, again = (trained(wanted, trainer, seed=seed) for seed in (7, 8, 7))
+    assert not np.array_equal(first.sections["delta"], other.sections["delta"])
+    assert np.array_equal(first.sections["delta"], again.sections["delta"])
+
+
+def test_a_loop_of_one_plan_does_not_serve_another_of_other_lengths(widths: list[int]) -> None:
+    trainer = PlanTrainer()
+    trained(asked(), trainer)
+    del widths[:]
+    trained(asked(lengths={"x": (5,)}), trainer)
+    assert set(widths[-22:]) == {5, LONGEST}
+
+
+def test_labels_over_positions_are_cut_too(widths: list[int]) -> None:
+    schema = replace(SCHEMA, label=Label(name="y", shape=(LONGEST,), low=-1, high=WORDS - 1))
+    data = rows()
+    data["y"] = np.where(data["x"] == 0, -1, (data["x"] + 1) % WORDS).astype(np.int32)
+    loss = partial(softmax_cross_entropy, ignore=-1)
+    wanted = asked(model=gru(WORDS, 6), schema=schema, loss=loss, lengths={"x": (3, 6), "y": (3, 6)})
+    found = trained(wanted, data=data)
+    assert set(widths) == {3, 6, LONGEST}
+    assert_close(found.sections, trained(replace(wanted, lengths={}), data=data).sections)
+
+
+def test_a_row_ends_at_its_last_position_that_is_not_filled() -> None:
+    held = np.array([[0, 4, 0, 0], [1, 0, 0, 0]])
+    assert positions(held, 0) == 2 and positions(held, -1) == 4 and positions(np.zeros((2, 4)), 0) == 0
+    assert positions(np.stack([held, 0 * held], axis=2), 0) == 2
+
+
+def test_a_model_that_learns_from_filled_positions_is_refused_by_name() -> None:
+    with pytest.raises(
+        ExperimentError, match=r"'lengths' learns from positions that only fill a row.*'x': 3"
+    ) as caught:
+        compile_plan(asked(model=Read(nn.GRU(8, 8), masked=False)))
+    assert caught.value.reason == "length_matters"
+
+
+def test_a_model_of_one_length_is_refused_by_name() -> None:
+    model = nn.Sequential(nn.Embedding(WORDS, 2), nn.Flatten(), nn.Linear(2 * LONGEST, 2))
+    with pytest.raises(ExperimentError, match="no step at the lengths .*3") as caught:
+        compile_plan(asked(model=model))
+    assert caught.value.reason == "length_unwritable"
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"lengths": (3, 6)}, "a mapping of names to lengths"),
+        ({"lengths": {"z": (3,)}}, "names 'z'"),
+        ({"lengths": {"x": (6, 3)}}, r"ascend in 1\.\.11"),
+        ({"lengths": {"x": (3, LONGEST)}}, r"ascend in 1\.\.11"),
+        ({"lengths": {"x": ()}}, r"ascend in 1\.\.11"),
+        ({"lengths": {"x": (2.5,)}}, r"ascend in 1\.\.11"),
+        ({"lengths": {"x": 3}}, r"a tuple of whole numbers"),
+        ({"lengths": {"y": (3,)}}, "the label has no positions"),
+        ({"lengths": {"x": tuple(range(1, 10))}}, "at most 8"),
+        ({"variants": ("cpu",)}, "leave lengths out"),
+        ({"steps_per_call": 2}, "leave lengths out"),
+        ({"privacy": ExampleLevel(clip=1.0, delta=1e-5, noise_multiplier=1.0, rows=ROWS)}, "leave lengths out"),
+        ({"model": ExternalModel({"w": (3,)}), "loss": None, "optimizer": None}, "leave lengths out"),
+    ],
+)
+def test_other_lengths_are_refused_by_name(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(ExperimentError, match=words):
+        asked(**changes)
+
+
+@pytest.mark.parametrize(
+    ("feature", "words"),
+    [
+        (Feature(name="x", dtype="int32", low=0, high=9), "no positions"),
+        (Feature(name="x", dtype="int32", shape=(LONGEST,), low=1, high=9), "0 fills a sequence"),
+        (Feature(name="x", shape=(2,), offset=(0.0, 1.0)), "one offset and one scale"),
+    ],
+)
+def test_features_that_have_no_sequence_are_refused_by_name(feature: Feature, words: str) -> None:
+    with pytest.raises(ExperimentError, match=f"lengths of 'x': .*{words}"):
+        asked(schema=replace(SCHEMA, features=(feature,)), lengths={"x": (1,)})
+
+
+@pytest.fixture(scope="module")
+def compiled() -> CompiledPlan:
+    return compile_plan(asked())
+
+
+def test_a_plan_without_lengths_says_nothing_of_them(compiled: CompiledPlan) -> None:
+    bare = compile_plan(asked(lengths={})).plan
+    assert b"lengths" not in bare.manifest.data.replace(b'"name":"lengths"', b"")
+    stage = compiled.plan.manifest.stage("train")
+    assert [dict(each.lengths) for each in stage.lengths] == [{"x": 3}, {"x": 6}]
+    assert compiled.plan.graphs.keys() == {*bare.graphs, "train.length1", "train.length2"}
+    assert compiled.plan.graphs["train"] == bare.graphs["train"]
+
+
+def test_a_policy_counts_the_state_of_each_length(compiled: CompiledPlan) -> None:
+    assert memory_needed(compiled.plan) > 1.5 * memory_needed(compile_plan(asked(lengths={})).plan)
+
+
+def test_a_door_holds_each_file_against_its_length(compiled: CompiledPlan) -> None:
+    stage = compiled.plan.manifest.stage("train")
+    first, second = stage.lengths
+    for lengths, code in (
+        ((replace(first, lengths={"x": 4}), second), "plan_interface"),
+        ((second, first), "plan_stages"),
+        ((first, replace(second, lengths={"x": LONGEST})), "plan_stages"),
+        ((first, replace(second, lengths={"z": 6})), "plan_stages"),
+    ):
+        with pytest.raises(PlanRefused) as caught:
+            refused(compiled, lengths)
+        assert caught.value.reason == code
+
+
+def test_a_device_does_without_the_file_of_a_length(compiled: CompiledPlan, widths: list[int]) -> None:
+    graphs = {name: data for name, data in compiled.plan.graphs.items() if name != "train.length1"}
+    plan = replace(compiled.plan, graphs=graphs)
+    task = LocalTask(experiment="lengths", round=1, seed=7)
+    found = PlanTrainer().train(LocalWork(plan=plan, task=task, weights=compiled.initial, rows=rows()))
+    assert set(widths) == {6, LONGEST}
+    assert_close(found.sections, trained(asked(lengths={})).sections)
+
+
+def refused(compiled: CompiledPlan, lengths: tuple[StageLength, ...]) -> None:
+    manifest = compiled.plan.manifest
+    stages = tuple(replace(s, lengths=lengths) if s.name == "train" else s for s in manifest.stages)
+    changed = replace(manifest, stages=stages)
+    check_manifest(changed)
+    signed = replace(compiled.plan, manifest=changed).sign(RESEARCHER)
+    check_plan(
+        signed.manifest.data,
+        signed.graphs,
+        signature=signed.signature,
+        signer=signed.signer,
+        allowed_signers=[signed.signer or ""],
+    )
+
+
+def test_engines_agree_and_a_resumed_run_goes_on(tmp_path: Path) -> None:
+    clients = [rows(1), rows(2)]
+
+    def of(rounds: int) -> Experiment:
+        return asked(rounds=RoundPolicy(rounds=rounds, cohort=2, evaluate_every=0), evaluation=rows(9))
+
+    whole = simulate_full(of(4), clients)
+    apart = simulate_full(of(4), clients, engine="processes")
+    lanes = simulate_full(of(4), clients, engine="batched")
+    simulate_full(of(2), clients, folder=tmp_path)
+    resumed = simulate_full(of(4), clients, folder=tmp_path, resume=True)
+    for tensor, value in whole.weights.items():
+        assert np.array_equal(resumed.weights[tensor], value) and np.array_equal(apart.weights[tensor], value)
+    assert_close(lanes.weights, whole.weights)
+    bare = simulate_full(replace(of(4), lengths={}), clients)
+    assert_close(whole.weights, bare.weights)
+    assert dict(whole.history.rounds[-1].training) == pytest.approx(dict(bare.history.rounds[-1].training), rel=1e-4)
+
+
+def test_devices_and_a_simulation_take_the_same_steps(coordinator: Coordinator, tmp_path: Path) -> None:
+    wanted = asked(
+        batch_size=64,
+        epochs=3,
+        rounds=RoundPolicy(rounds=3, cohort=2, evaluate_every=0),
+        evaluation=rows(9),
+    )
+    short = rows(1)
+    short["x"][:, 6:] = 0
+    assert_as_simulated(coordinator, tmp_path, wanted, [short, rows(2)], tolerance=1e-5)
