@@ -62,10 +62,31 @@ def code_from_data(source: str) -> Iterator[int]:
                 pass
 
 
+def waits_at_import(source: str) -> Iterator[int]:
+    """Lines outside of functions that ask how busy the machine is. Workers of one run ask at other moments, and tests
+    whose names tell it differ from worker to worker.
+    """
+    left: list[ast.AST] = [ast.parse(source)]
+    while left:
+        node = left.pop()
+        match node:
+            case ast.Call(func=ast.Name(id="patience" | "slowness")):
+                yield node.lineno
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                left += [*node.decorator_list, *node.args.defaults]
+                continue
+            case ast.Lambda():
+                continue
+            case _:
+                pass
+        left += ast.iter_child_nodes(node)
+
+
 RULES = {
     "no statistical randomness": (statistical_randomness, ("privacy",)),
     "no assert": (input_checks_by_assert, FOLDERS),
     "no code from data": (code_from_data, FOLDERS),
+    "no waits at import": (waits_at_import, ("tests",)),
 }
 CAUGHT = {
     "no statistical randomness": [
@@ -78,6 +99,7 @@ CAUGHT = {
     ],
     "no assert": ["def f(x):\n    assert x > 0"],
     "no code from data": ["import pickle", "from pickle import loads", "eval('1')", "np.load(f, allow_pickle=True)"],
+    "no waits at import": ["SLOW = patience(1)", '@mark("s", [patience(1)])\ndef test_it(s):\n    pass'],
 }
 
 
