@@ -16,14 +16,13 @@ from coterie.protocol.lineage import GENESIS, LineageLink, head
 from coterie.protocol.privacy import LocalLevel, UserLevel
 from coterie.server.store.dialect import sqlite_url
 from coterie.server.store.migrate import MIGRATIONS, migrate
-from tests.patience import patience
 
 OPEN_ROUND = {
     "number": 3, "base": "b" * 64, "phase": "collecting", "leased": 1, "accepted": 1, "failed": 2, "rejected": 0,
     "version": None, "training": {}, "central": None, "central_done": False, "evaluation_leased": 0, "evaluated": 0,
     "evaluation_failed": 0, "federated": {}, "cause": None, "detail": None,
     "config": {
-        "cohort": 3, "over_selection": 1.0, "min_updates": 2, "deadline_s": patience(60.0), "central_evaluation": False,
+        "cohort": 3, "over_selection": 1.0, "min_updates": 2, "deadline_s": 60.0, "central_evaluation": False,
         "federated_evaluation": False, "evaluation_cohort": 3, "evaluation_deadline_s": 60.0,
     },
 }  # fmt: skip
