@@ -34,13 +34,8 @@ export function fileOf(told, payloads) {
 export const namesOf = (task) => ({ task: task.id, plan: task.plan.id, base: task.model.sha256 });
 
 export function updateFile(task, plan, { weight, steps, sections }) {
-  const told = plan.sections.map(({ name, length, slices }) => {
-    return { name, length, codec: slices.length ? "float32" : "float64" };
-  });
-  const payloads = told.map(({ name, codec }) => {
-    const array = codec === "float32" ? Float32Array : Float64Array;
-    return [name, new Uint8Array(array.from(sections[name].data).buffer)];
-  });
+  const told = plan.sections.map(({ name, length }) => ({ name, length, codec: "float32" }));
+  const payloads = told.map(({ name }) => [name, new Uint8Array(Float32Array.from(sections[name].data).buffer)]);
   const kind = { format: "coterie-update-1", kind: "update", clients: 1 };
   return fileOf({ ...kind, ...namesOf(task), weight, steps, sections: told }, payloads);
 }

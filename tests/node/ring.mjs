@@ -145,7 +145,7 @@ export function gridNumbers(vector, norm, top, shared, draw = secretDraw) {
   const signs = stream(sha256(shared, "rotate"), 0, 512);
   const width = HALF_WIDTHS[Math.log2(top + 1) - 1];
   let start = 0;
-  let isCut = factor < 1;
+  let atTheEnds = 0;
   const numbers = [];
   for (const size of blocksOf(vector.length)) {
     const block = Float64Array.from(vector.subarray(start, start + size), (value, i) => {
@@ -154,12 +154,12 @@ export function gridNumbers(vector, norm, top, shared, draw = secretDraw) {
     const unit = Math.fround((norm * Math.sqrt(size / vector.length) * width) / top / size);
     for (const value of hadamard(block, size)) {
       const number = Math.floor(value / (2 * size * unit) + top / 2 + draw());
-      isCut ||= number < 0 || number > top;
       numbers.push(Math.min(Math.max(number, 0), top));
+      atTheEnds += Number(number <= 0 || number >= top);
     }
     start += size;
   }
-  return { numbers, isCut };
+  return { numbers, isCut: factor < 1 || (top >= 255 && atTheEnds > numbers.length / 1000) };
 }
 
 function fixedNumbers(vector, low, step, top) {
@@ -172,24 +172,25 @@ export const sharedSeed = (plan, base, section) => seedOf("coterie-codec-1", "sh
 
 // All numbers of an update in the rings of the terms. Work that came to nothing weighs nothing.
 export function vectorOf(task, plan, { isFinite, weight = 0, sections }) {
-  const { sections: [counts, ...wanted], max_clients: most, weight_cap: cap } = task.secure;
-  const fits = (top, bits) => BigInt(top) * BigInt(most) < 1n << BigInt(bits);
+  const { sections: [counts, ...wanted], weight_cap: cap } = task.secure;
   const isFirst = counts.name === "counts" && counts.encoding === "exact" && counts.values === 5;
-  must(isFirst && fits(counts.top, counts.bits), "wrong_sections", "counts");
+  must(isFirst && cap < 2 ** counts.bits, "wrong_sections", "counts");
+  // Sums over more examples than the cap are made smaller, which keeps their means.
+  const examples = isFinite ? sections.metrics.data[0] : 0;
+  const share = Math.min(1, cap / examples);
   const made = wanted.map(({ name, encoding, values, bits, top, norm, low, step }) => {
     const { reduction } = plan.sections.find((section) => section.name === name) ?? {};
-    const byWeight = encoding === "grid" || reduction === "weighted_mean";
+    const byWeight = reduction === "weighted_mean";
     const isKnown = reduction && ["grid", "fixed"].includes(encoding);
-    must(isKnown && fits(byWeight ? top * cap : top, bits), "wrong_sections", name);
+    must(isKnown && top * (byWeight ? cap : 1) < 2 ** bits, "wrong_sections", name);
     if (!isFinite) return { numbers: Array(values).fill(0) };
     const shared = sharedSeed(task.plan.id, task.model.sha256, name);
-    const { data } = sections[name];
+    const data = Float64Array.from(sections[name].data, (value) => (name === "metrics" ? value * share : value));
     const one = encoding === "grid" ? gridNumbers(data, norm, top, shared) : fixedNumbers(data, low, step, top);
     must(one.numbers.length === values, "wrong_sections", name);
     return { ...one, numbers: one.numbers.map((number) => (byWeight ? number * weight : number)) };
   });
-  const summed = isFinite ? (sections.metrics?.data[plan.metrics.indexOf("examples")] ?? 0) : 0;
-  const examples = Math.min(summed, counts.top);
   const flags = [made.some(({ isCut }) => isCut), made.some(({ isHeld }) => isHeld)].map(Number);
-  return Uint32Array.from([1, isFinite ? weight : 0, examples, ...flags, ...made.flatMap(({ numbers }) => numbers)]);
+  const counted = [1, isFinite ? weight : 0, Math.round(examples * share), ...flags];
+  return Uint32Array.from([...counted, ...made.flatMap(({ numbers }) => numbers)]);
 }

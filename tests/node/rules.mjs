@@ -80,7 +80,7 @@ async function walk({ round, head }, last, names, linksAfter) {
 
 // The columns of a schema, flat and typed; what does not fit is refused by its column.
 export function readColumns(schema, table) {
-  const columns = [...schema.features, { ...schema.label, shape: [] }].map((column) => {
+  const columns = [...schema.features, { shape: [], ...schema.label }].map((column) => {
     const { name, dtype, shape, low, high } = column;
     must(Array.isArray(table[name]) && ARRAYS[dtype], "data_invalid", `no column ${name} of ${dtype}`);
     const flat = table[name].flat(Infinity);

@@ -207,7 +207,7 @@ export class Attempt {
     const said = Object.entries(signatures);
     const areSigned = said.every(([place, signature]) => {
       const { identity } = this.entries[place] ?? {};
-      return identity && isSigned(identity, SURVIVORS, this.agreement, signature);
+      return identity && this.alive.has(Number(place)) && isSigned(identity, SURVIVORS, this.agreement, signature);
     });
     must(areSigned && said.length >= quorum, "secagg_agreement", `${said.length} of ${quorum}`);
   }

@@ -81,10 +81,10 @@ export async function train({ plan, stages, version, hyper, columns, seed, cap, 
   const held = heldOut(columns[plan.schema.label.name].rows, plan.training.holdout);
   const kept = [...held.keys()].filter((row) => !held[row]);
   must(kept.length, "data_empty", "no row is there to train on");
-  const seen = new Set();
   const states = {};
   const sections = {};
-  const counters = { steps: 0, weight: 0 };
+  // All rows count that may be trained on, whether they stood in a batch or not.
+  const counters = { steps: 0, weight: Math.min(kept.length, cap) };
   const scalar = (number) => new Tensor(Float32Array.of(number), [1]);
   for (const stage of stages) {
     const draws = stage.inputs.reduce((sum, { source, shape }) => sum + (source === "random" ? sizeOf(shape) : 0), 0);
@@ -116,9 +116,7 @@ export async function train({ plan, stages, version, hyper, columns, seed, cap, 
         places[destination][key] = outputs[name];
       }
       if (stage.over !== "steps") continue;
-      chosen.forEach((row) => seen.add(row));
       counters.steps += 1;
-      counters.weight = Math.min(seen.size, cap);
       await told();
     }
     Object.assign(states, carried);

@@ -63,7 +63,7 @@ export class Wire {
         const isPassing = [408, 425, 429].includes(answer.status) || answer.status >= 500;
         const problem = isPassing ? {} : parsed(await read(answer, PROBLEM));
         const { code = `status_${answer.status}`, detail, cause } = problem;
-        const isStale = code === "nonce_stale" && !wasStale;
+        const isStale = ["nonce_stale", "nonce_used"].includes(code) && !wasStale;
         if (!isPassing && !isStale) throw new Refusal(code, cause ?? detail, true);
         wasStale = isStale;
         if (isStale) continue;
