@@ -17,14 +17,12 @@ strict: a place is written in one way only, and no text of a message is ever par
 """
 
 import base64
-from typing import Annotated, Any, Literal, Self, TypeAlias
+from typing import Annotated, Literal, Self, TypeAlias
 
 from pydantic import (
     BeforeValidator,
     Field,
-    SerializerFunctionWrapHandler,
     StringConstraints,
-    model_serializer,
     model_validator,
 )
 
@@ -103,9 +101,8 @@ class SecureTerms(Signed):
         return self
 
 
-def _without_none(written: dict[str, Any]) -> dict[str, Any]:
-    """A client without an endorsement says nothing of one."""
-    return {name: value for name, value in written.items() if name != "endorsement" or value is not None}
+OfOneEndorsed: TypeAlias = Annotated[Endorsement | None, Field(exclude_if=lambda endorsement: endorsement is None)]
+"""A client without an endorsement says nothing of one."""
 
 
 class AdvertiseKeys(Request):
@@ -119,16 +116,18 @@ class AdvertiseKeys(Request):
     mask_key: AgreementKey
     channel_key: AgreementKey
     signature: Signature
-    endorsement: Endorsement | None = None
-
-    @model_serializer(mode="wrap")
-    def _write(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return _without_none(handler(self))
+    endorsement: OfOneEndorsed = None
 
 
 class RosterEntry(Response):
-    """One client of the attempt: its place, the device, the identity key that signed, its fresh keys, and who endorses
-    that identity.
+    """One client of the attempt.
+
+    position: its place.
+    device: its id.
+    identity: the Ed25519 key of its enrolment.
+    mask_key, channel_key: what it sent with its message ``keys``.
+    signature: of its message ``keys``, by its identity.
+    endorsement: of its identity; it is left out where there is none.
     """
 
     position: Place
@@ -137,11 +136,7 @@ class RosterEntry(Response):
     mask_key: AgreementKey
     channel_key: AgreementKey
     signature: Signature
-    endorsement: Endorsement | None = None
-
-    @model_serializer(mode="wrap")
-    def _write(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return _without_none(handler(self))
+    endorsement: OfOneEndorsed = None
 
 
 class Roster(Response):
@@ -173,7 +168,10 @@ class Shares(Request):
 
 
 class SharesFor(Response):
-    """The boxes for one client, by the place of the neighbour that sealed them; neighbours without one dropped out."""
+    """The boxes for one client.
+
+    boxes: by the place of the neighbour that sealed them; neighbours without one dropped out.
+    """
 
     boxes: Annotated[dict[Place, Ciphertext], Field(max_length=MOST_PLACES)]
 
@@ -204,7 +202,10 @@ class Agreement(Request):
 
 
 class Agreements(Response):
-    """The signatures of so many clients that no other list can have as many, by place."""
+    """The signatures of so many clients that no other list can have as many.
+
+    signatures: by the place of the survivor that gave it.
+    """
 
     signatures: Annotated[dict[Place, Signature], Field(max_length=MOST_PLACES)]
 

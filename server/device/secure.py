@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 from fastapi import Query, Response
 from pydantic import BaseModel
 
-from coterie.protocol.secagg import AdvertiseKeys, Agreement, Reveal, Shares
+from coterie.protocol.secagg import AdvertiseKeys, Agreement, Reveal, Shares, ToClient
 from coterie.server.auth.gate import OpenCoordinator, SigningDevice, gated_router
 from coterie.server.bell import wait
 from coterie.server.device import speaking, trained
@@ -71,8 +71,9 @@ async def reveal(task: TaskPath, body: Reveal, coordinator: OpenCoordinator, dev
     summary="Wait for the next message of an attempt",
     responses={
         200: {
-            "description": "Roster, SharesFor, Survivors, Agreements or Outcome.",
-            "content": {"application/json": {}},
+            "model": ToClient,
+            "description": "Of `roster` Roster, of `shares` SharesFor, of `survivors` Survivors, of `agreements` "
+            "Agreements, of `outcome` Outcome.",
         },
         204: {"description": "Not yet: ask again."},
     },
