@@ -94,7 +94,7 @@ async function trained(task, ready) {
   const seed = task.secure ? randomBytes(8).readBigUInt64LE() >> 11n : task.seed;
   const cap = (task.secure ?? task).weight_cap;
   const result = await train({ ...ready, hyper, seed, cap, told, columns: readColumns(store.schema, table) });
-  must(result.isFinite, "training_diverged", "numbers that are not finite");
+  must(result.isUsable, "training_diverged", "numbers that are not finite, or outside their range");
   return result;
 }
 
@@ -111,7 +111,7 @@ async function trainedOrNothing(task, ready) {
   } catch (error) {
     if (error.isTold) throw error;
     tell("unusable", { task: task.id, detail: error.message });
-    return { isFinite: false };
+    return { isUsable: false };
   }
 }
 

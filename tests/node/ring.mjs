@@ -171,19 +171,19 @@ function fixedNumbers(vector, low, step, top) {
 export const sharedSeed = (plan, base, section) => seedOf("coterie-codec-1", "shared", plan, base, section);
 
 // All numbers of an update in the rings of the terms. Work that came to nothing weighs nothing.
-export function vectorOf(task, plan, { isFinite, weight = 0, sections }) {
+export function vectorOf(task, plan, { isUsable, weight = 0, sections }) {
   const { sections: [counts, ...wanted], weight_cap: cap } = task.secure;
   const isFirst = counts.name === "counts" && counts.encoding === "exact" && counts.values === 5;
   must(isFirst && cap < 2 ** counts.bits, "wrong_sections", "counts");
   // Sums over more examples than the cap are made smaller, which keeps their means.
-  const examples = isFinite ? sections.metrics.data[0] : 0;
+  const examples = isUsable ? sections.metrics.data[0] : 0;
   const share = Math.min(1, cap / examples);
   const made = wanted.map(({ name, encoding, values, bits, top, norm, low, step }) => {
     const { reduction } = plan.sections.find((section) => section.name === name) ?? {};
     const byWeight = reduction === "weighted_mean";
     const isKnown = reduction && ["grid", "fixed"].includes(encoding);
     must(isKnown && top * (byWeight ? cap : 1) < 2 ** bits, "wrong_sections", name);
-    if (!isFinite) return { numbers: Array(values).fill(0) };
+    if (!isUsable) return { numbers: Array(values).fill(0) };
     const shared = sharedSeed(task.plan.id, task.model.sha256, name);
     const data = Float64Array.from(sections[name].data, (value) => (name === "metrics" ? value * share : value));
     const one = encoding === "grid" ? gridNumbers(data, norm, top, shared) : fixedNumbers(data, low, step, top);
@@ -191,6 +191,6 @@ export function vectorOf(task, plan, { isFinite, weight = 0, sections }) {
     return { ...one, numbers: one.numbers.map((number) => (byWeight ? number * weight : number)) };
   });
   const flags = [made.some(({ isCut }) => isCut), made.some(({ isHeld }) => isHeld)].map(Number);
-  const counted = [1, isFinite ? weight : 0, Math.round(examples * share), ...flags];
+  const counted = [1, isUsable ? weight : 0, Math.round(examples * share), ...flags];
   return Uint32Array.from([...counted, ...made.flatMap(({ numbers }) => numbers)]);
 }

@@ -121,6 +121,9 @@ export async function train({ plan, stages, version, hyper, columns, seed, cap, 
     }
     Object.assign(states, carried);
   }
-  const isFinite = Object.values(sections).every(({ data }) => data.every(Number.isFinite));
-  return { ...counters, isFinite, sections };
+  const isUsable = plan.sections.every(({ name, value_range: range }) => {
+    const [low, high] = range ?? [-Infinity, Infinity];
+    return sections[name].data.every((value) => Number.isFinite(value) && value >= low && value <= high);
+  });
+  return { ...counters, isUsable, sections };
 }
