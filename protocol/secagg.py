@@ -23,6 +23,7 @@ from pydantic import (
     BeforeValidator,
     Field,
     StringConstraints,
+    WithJsonSchema,
     model_validator,
 )
 
@@ -67,7 +68,12 @@ def _place(value: object) -> object:
     return value
 
 
-Place = Annotated[int, BeforeValidator(_place), Field(strict=True, ge=0, lt=MOST_PLACES)]
+Place = Annotated[
+    int,
+    BeforeValidator(_place),
+    Field(strict=True, ge=0, lt=MOST_PLACES),
+    WithJsonSchema({"type": "integer", "minimum": 0, "exclusiveMaximum": MOST_PLACES}),
+]
 
 
 class SecureTerms(Signed):
