@@ -145,7 +145,7 @@ class DataReport(Request):
 class CheckIn(Request):
     """A device asks for a task.
 
-    pending: tasks whose client state waits to be settled.
+    pending: tasks that the device began to send and of which no answer said yet what became: it asks for that.
     experiments: those whose status an edge aggregator asks for.
     data: for experiments that choose by it; None keeps it to itself.
     """
@@ -298,7 +298,7 @@ class UploadReceipt(Response):
 
     state: Literal["accepted", "already"]
     sha256: Sha256
-    next: dict[str, Any] | None = None
+    next: dict[str, Any] | None = Field(default=None, exclude_if=lambda message: message is None)
 
 
 class Fault(Response):

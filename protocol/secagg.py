@@ -22,9 +22,8 @@ from typing import Annotated, Any, Literal, Self, TypeAlias
 from pydantic import (
     BeforeValidator,
     Field,
-    SerializerFunctionWrapHandler,
     StringConstraints,
-    model_serializer,
+    WithJsonSchema,
     model_validator,
 )
 
@@ -69,7 +68,12 @@ def _place(value: object) -> object:
     return value
 
 
-Place = Annotated[int, BeforeValidator(_place), Field(strict=True, ge=0, lt=MOST_PLACES)]
+Place = Annotated[
+    int,
+    BeforeValidator(_place),
+    Field(strict=True, ge=0, lt=MOST_PLACES),
+    WithJsonSchema({"type": "integer", "minimum": 0, "exclusiveMaximum": MOST_PLACES}),
+]
 
 
 class SecureTerms(Signed):
@@ -103,9 +107,8 @@ class SecureTerms(Signed):
         return self
 
 
-def _without_none(written: dict[str, Any]) -> dict[str, Any]:
-    """A client without an endorsement says nothing of one."""
-    return {name: value for name, value in written.items() if name != "endorsement" or value is not None}
+OfOneEndorsed: TypeAlias = Annotated[Endorsement | None, Field(exclude_if=lambda endorsement: endorsement is None)]
+"""A client without an endorsement says nothing of one."""
 
 
 class AdvertiseKeys(Request):
@@ -119,16 +122,18 @@ class AdvertiseKeys(Request):
     mask_key: AgreementKey
     channel_key: AgreementKey
     signature: Signature
-    endorsement: Endorsement | None = None
-
-    @model_serializer(mode="wrap")
-    def _write(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return _without_none(handler(self))
+    endorsement: OfOneEndorsed = None
 
 
 class RosterEntry(Response):
-    """One client of the attempt: its place, the device, the identity key that signed, its fresh keys, and who endorses
-    that identity.
+    """One client of the attempt.
+
+    position: its place.
+    device: its id.
+    identity: the Ed25519 key of its enrolment.
+    mask_key, channel_key: what it sent with its message ``keys``.
+    signature: of its message ``keys``, by its identity.
+    endorsement: of its identity; it is left out where there is none.
     """
 
     position: Place
@@ -137,11 +142,7 @@ class RosterEntry(Response):
     mask_key: AgreementKey
     channel_key: AgreementKey
     signature: Signature
-    endorsement: Endorsement | None = None
-
-    @model_serializer(mode="wrap")
-    def _write(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return _without_none(handler(self))
+    endorsement: OfOneEndorsed = None
 
 
 class Roster(Response):
@@ -173,7 +174,10 @@ class Shares(Request):
 
 
 class SharesFor(Response):
-    """The boxes for one client, by the place of the neighbour that sealed them; neighbours without one dropped out."""
+    """The boxes for one client.
+
+    boxes: by the place of the neighbour that sealed them; neighbours without one dropped out.
+    """
 
     boxes: Annotated[dict[Place, Ciphertext], Field(max_length=MOST_PLACES)]
 
@@ -204,7 +208,10 @@ class Agreement(Request):
 
 
 class Agreements(Response):
-    """The signatures of so many clients that no other list can have as many, by place."""
+    """The signatures of so many clients that no other list can have as many.
+
+    signatures: by the place of the survivor that gave it.
+    """
 
     signatures: Annotated[dict[Place, Signature], Field(max_length=MOST_PLACES)]
 
@@ -241,7 +248,7 @@ class MessageReceipt(Response):
     """
 
     state: Literal["accepted", "already"]
-    next: dict[str, Any] | None = None
+    next: dict[str, Any] | None = Field(default=None, exclude_if=lambda message: message is None)
 
 
 ToClient: TypeAlias = Roster | SharesFor | Survivors | Agreements | Outcome

@@ -8,7 +8,7 @@ that comes next, so that it need not ask for it.
 
 from fastapi import Response
 
-from coterie.protocol.secagg import AdvertiseKeys, Agreement, MessageReceipt, Reveal, Shares
+from coterie.protocol.secagg import AdvertiseKeys, Agreement, MessageReceipt, Reveal, Shares, ToClient
 from coterie.server.auth.gate import OpenCoordinator, SignedDevice, SigningDevice, gated_router
 from coterie.server.coordinator import Coordinator
 from coterie.server.device import speaking, trained
@@ -79,8 +79,9 @@ async def reveal(
     summary="Wait for the next message of an attempt",
     responses={
         200: {
-            "description": "Roster, SharesFor, Survivors, Agreements or Outcome.",
-            "content": {"application/json": {}},
+            "model": ToClient,
+            "description": "Of `roster` Roster, of `shares` SharesFor, of `survivors` Survivors, of `agreements` "
+            "Agreements, of `outcome` Outcome.",
         },
         204: {"description": "Not yet: ask again."},
     },

@@ -60,11 +60,48 @@ console.log(JSON.stringify(told.requests.map(({ fields, body, ...request }) => {
 })));
 """
 
+TRAINED = """
+import { readFileSync } from "node:fs";
+import { readTensors, updateFile } from "./files.mjs";
+import { checkPlan, readColumns } from "./rules.mjs";
+import { canonical, sha256Hex } from "./signing.mjs";
+import { loaded, train } from "./training.mjs";
+const told = JSON.parse(readFileSync(process.argv[1], "utf8"));
+const bytes = (hex) => Buffer.from(hex, "hex");
+const made = [];
+for (const { training, seed, hyper, weight_cap: cap } of told.cases) {
+  const plan = { ...structuredClone(told.manifest), training };
+  const id = sha256Hex(canonical(plan));
+  const task = { id: told.task.id, plan: { id }, model: { sha256: sha256Hex(bytes(told.version)) }, hyper };
+  const stages = checkPlan(plan, task, plan.schema);
+  for (const stage of stages) stage.session = await loaded(bytes(told.graphs[stage.name]));
+  const version = readTensors(bytes(told.version), plan.layout);
+  const columns = readColumns(plan.schema, told.rows);
+  const all = { plan, stages, version, hyper: { ...plan.hyper, ...hyper }, columns, seed, cap, told: () => {} };
+  const result = await train(all);
+  const update = updateFile(task, plan, result).toString("hex");
+  const metrics = Object.fromEntries(plan.metrics.map((name, i) => [name, result.sections.metrics.data[i]]));
+  made.push({ plan: id, weight: result.weight, steps: result.steps, metrics, update });
+}
+const refusals = told.refused_manifests.map(({ change }) => {
+  try {
+    checkPlan({ ...told.manifest, ...change }, { hyper: {} }, told.manifest.schema);
+    return null;
+  } catch (error) {
+    return error.code;
+  }
+});
+console.log(JSON.stringify({ made, refusals }));
+"""
 
-def in_node(program: str, vectors: str) -> tuple[Any, Any]:
-    """What a program says of a file of vectors, and the file."""
+
+def in_node(program: str, vectors: str, *, packages: bool = False) -> tuple[Any, Any]:
+    """What a program says of a file of vectors, and the file.
+
+    packages: whether it needs what `make test-node` installs.
+    """
     path = VECTORS / vectors
-    command = [node(), "--input-type=module", "-e", program, str(path)]
+    command = [node(packages=packages), "--input-type=module", "-e", program, str(path)]
     done = subprocess.run(command, capture_output=True, cwd=FOLDER, timeout=patience(60), check=False)
     assert done.returncode == 0, done.stderr.decode()[-2000:]
     return json.loads(done.stdout), json.loads(path.read_text("ascii"))
@@ -78,6 +115,12 @@ def test_node_draws_what_the_vectors_say() -> None:
 def test_node_signs_requests_as_the_vectors_do() -> None:
     signed, told = in_node(SIGNED, "http_signatures.json")
     assert signed == [request["fields"] for request in told["requests"]]
+
+
+def test_node_trains_to_the_very_update_of_the_vectors() -> None:
+    said, told = in_node(TRAINED, "plan.json", packages=True)
+    assert said["made"] == [{name: case[name] for name in said["made"][0]} for case in told["cases"]]
+    assert said["refusals"] == [case["code"] for case in told["refused_manifests"]]
 
 
 async def node_client(place: Coordinator, token: str, folder: Path, counted: int) -> Events:

@@ -1,300 +1,201 @@
-/**
- * A device written from docs/device-protocol.md: joins, trains in the open or in secret, and is counted.
- *
- *     node client.mjs URL TOKEN ROWS.json STORE COUNTED
- *
- * ROWS.json holds the schema's features and label by name, STORE is the file of what it remembers, COUNTED how many of
- * its updates rounds shall count before it ends. It prints one JSON object a line. It only trains: an evaluation, a probe,
- * frozen tensors, private steps and trainers of one's own it gives back by name.
- */
-
-import { createHash, createPrivateKey, createPublicKey, generateKeyPairSync, randomBytes, sign, verify } from "node:crypto";
+// A device: node client.mjs URL TOKEN ROWS.json STORE.json COUNT. It ends when COUNT of its updates were counted.
+import { createPrivateKey, generateKeyPairSync, randomBytes } from "node:crypto";
 import { existsSync, readFileSync, renameSync, writeFileSync } from "node:fs";
-import ort from "onnxruntime-node";
-import { canonical, toHex, utf8 } from "../privacy/secagg/webcrypto/primitives.mjs";
-import { aggregate } from "./secure.mjs";
-import { digestOf, signedFields } from "./signing.mjs";
-import { encodeTensors, readTensors } from "./tensors.mjs";
-import { batches, heldOut, randomInputs } from "./training.mjs";
+import { setTimeout as sleep } from "node:timers/promises";
+import { fileOf, namesOf, readTensors, updateFile } from "./files.mjs";
+import { vectorOf } from "./ring.mjs";
+import { checkLineage, checkPlan, checkTask, FLOOR, readColumns } from "./rules.mjs";
+import { Attempt, modelDigest } from "./secagg.mjs";
+import { canonical, digestField, publicHex, sha256Hex } from "./signing.mjs";
+import { loaded, train } from "./training.mjs";
+import { must, Refusal, Wire } from "./wire.mjs";
 
-const [url, token, rowsFile, storeFile, wanted] = process.argv.slice(2);
-const { host: authority, pathname } = new URL(url);
-const prefix = pathname.replace(/\/$/, "");
-const rows = JSON.parse(readFileSync(rowsFile, "utf8"));
-const ARRAYS = { float32: Float32Array, int32: Int32Array, uint8: Uint8Array };
-const CAPABILITIES = {
-  sdk: "coterie-node/0", runtime: "onnxruntime-node/1", opset: 17, codecs: ["float32"], trainers: ["plan"],
-  secure: ["secagg/1"], features: ["client_state/1"], threads: 1,
-};
-const RENEWED = ["nonce_stale", "nonce_used"];
-const DROPPED = ["device_unknown", "device_revoked"];
+const [url, token, rowsFile, storeFile, count] = process.argv.slice(2);
+const SOFTWARE = { opset: 17, sdk: "coterie-node/1", runtime: "onnxruntime-node/1.30.0" };
+const CAPABILITIES = { codecs: ["float32"], trainers: ["plan"], secure: ["secagg/1"], ...SOFTWARE };
+const ABLE = { capabilities: CAPABILITIES, protocol: [1] };
+const MIB = 2 ** 20;
 
-const say = (event, fields = {}) => console.log(JSON.stringify({ event, ...fields }));
-const sha256 = (data) => createHash("sha256").update(data).digest("hex");
-const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
+// What is kept: the key, what was pinned, the newest heads, and updates whose outcome is not known.
+const keys = () => generateKeyPairSync("ed25519").privateKey.export({ format: "jwk" });
+const isNew = !existsSync(storeFile);
+const store = isNew ? { key: keys(), heads: {}, pending: {}, counted: 0 } : JSON.parse(readFileSync(storeFile, "utf8"));
+const key = createPrivateKey({ key: store.key, format: "jwk" });
+const wire = new Wire(url, key, store.device);
+const table = JSON.parse(readFileSync(rowsFile, "utf8"));
 
-/** An answer that is no success: the problem's code and words. */
-class Problem extends Error {
-  constructor(status, { code, detail, ...rest }) {
-    super(`${code}: ${detail}`);
-    Object.assign(this, { status, code, rest });
-  }
-}
+const tell = (event, more) => console.log(JSON.stringify({ event, ...more }));
+const pathOf = (id, rest) => `/v1/device/tasks/${id}/${rest}`;
 
-/** What the device gives back, and the code that it says. */
-class Refused extends Error {
-  constructor(code, why) {
-    super(why);
-    this.code = code;
-  }
-}
-
-// What is remembered: written whole before whatever rests on it leaves.
-
-const store = existsSync(storeFile) ? JSON.parse(readFileSync(storeFile, "utf8")) : { pending: {}, state: {}, heads: {} };
-function remember(changes) {
-  Object.assign(store, changes);
-  writeFileSync(`${storeFile}.new`, JSON.stringify(store));
+function save() {
+  writeFileSync(`${storeFile}.new`, JSON.stringify(store), { mode: 0o600, flush: true });
   renameSync(`${storeFile}.new`, storeFile);
 }
 
-if (!store.key) remember({ key: generateKeyPairSync("ed25519").privateKey.export({ format: "jwk" }) });
-const key = createPrivateKey({ key: store.key, format: "jwk" });
-const raw = (text) => Buffer.from(text, "base64url");
-const publicHex = raw(store.key.x).toString("hex");
-const keyOf = (hex) =>
-  createPublicKey({ key: { kty: "OKP", crv: "Ed25519", x: Buffer.from(hex, "hex").toString("base64url") }, format: "jwk" });
-
-function checkSigned(domain, message, signature, signer) {
-  const whole = Buffer.concat([utf8(domain), utf8(message)]);
-  if (!verify(null, whole, keyOf(signer), Buffer.from(signature, "base64"))) {
-    throw new Refused("signature_invalid", `This is not signed by ${signer.slice(0, 16)}.`);
-  }
-}
-
-// Requests.
-
-let nonce = "none";
-
-function signed(method, target, body, headers) {
-  const [path, query = ""] = target.split("?");
-  return signedFields(key, { device: store.device, nonce }, { method, authority, path: prefix + path, query, body, headers });
-}
-
-async function send(method, target, body, headers, accept = []) {
-  const answer = await fetch(`${url.replace(/\/$/, "")}${target}`, { method, headers, body: body.length ? body : undefined });
-  nonce = answer.headers.get("coterie-nonce") ?? "none";
-  if (answer.ok || accept.includes(answer.status)) return answer;
-  const told = await answer.json().catch(() => ({ code: `http_${answer.status}`, detail: "" }));
-  throw new Problem(answer.status, told);
-}
-
-/** A signed request, signed once more where its nonce was stale. */
-async function request(method, target, { body = new Uint8Array(0), headers = {}, accept } = {}) {
-  try {
-    return await send(method, target, body, signed(method, target, body, headers), accept);
-  } catch (error) {
-    if (!RENEWED.includes(error.code)) throw error;
-    return send(method, target, body, signed(method, target, body, headers), accept);
-  }
-}
-
-const post = (target, message) =>
-  request("POST", target, { body: utf8(canonical(message)), headers: { "content-type": "application/json" } });
-
-async function blob(digest) {
-  const data = new Uint8Array(await (await send("GET", `/v1/blobs/${digest}`, "", {})).arrayBuffer());
-  if (sha256(data) !== digest) throw new Refused("digest_mismatch", `The blob ${digest} is another one.`);
-  return data;
-}
-
-/** The whole file in one part; what is there already after a broken connection is not asked for, since all is always right. */
-async function upload(task, file) {
-  const headers = {
-    "content-type": "application/octet-stream", "upload-offset": "0", "upload-length": String(file.length),
-    "repr-digest": digestOf(file),
-  };
-  return (await request("PATCH", `/v1/device/tasks/${task.id}/update`, { body: file, headers })).json();
+function pend(task, what) {
+  store.pending[task.id] = what;
+  save();
 }
 
 async function join() {
-  if (store.device) return;
-  const bearer = { authorization: `Bearer ${token}`, "content-type": "application/json" };
-  const info = await (await send("GET", "/v1/device/population", "", bearer)).json();
-  if (!info.protocol.includes(1)) throw new Refused("protocol_version", "There is no version in common.");
-  const body = canonical({
-    public_key: publicHex, schema_digest: info.schema_digest, name: "node", capabilities: CAPABILITIES, protocol: [1],
-  });
-  const { device_id, nonce: first } = await (await send("POST", "/v1/device/enrol", utf8(body), bearer)).json();
-  remember({ device: device_id, coordinator: info.coordinator_key, signers: info.signers, schema: canonical(info.data_schema) });
-  nonce = first;
-  say("joined", { device: device_id, population: info.population });
+  save();
+  const how = { token, isOpen: true };
+  const told = await wire.json("GET", "/v1/device/population", null, how);
+  must(told.protocol.includes(1), "protocol_unsupported", `${told.protocol}`);
+  const { data_schema: schema, schema_digest: digest, coordinator_key: coordinator, signers } = told;
+  must(sha256Hex(canonical(schema)) === digest, "schema_mismatch", "the digest is of another schema");
+  readColumns(schema, table);
+  const message = { public_key: publicHex(key), schema_digest: digest, ...ABLE };
+  const { device_id: device, nonce } = await wire.json("POST", "/v1/device/enrol", message, how);
+  Object.assign(store, { device, schema, coordinator, signers });
+  Object.assign(wire, { device, nonce });
+  save();
+  tell("joined", { device });
 }
 
-// A task.
-
-async function checkTask(task) {
-  const { signature, ...fields } = task;
-  checkSigned("coterie task v1\n", canonical(fields), signature, store.coordinator);
-  if (task.device !== store.device) throw new Refused("task_of_another", "The task is another device's.");
-  if (!store.signers.includes(task.plan.signer)) throw new Refused("signer_unknown", "Nobody here knows who signed the plan.");
-  checkSigned("coterie plan v1\n", task.plan.id, task.plan.signature, task.plan.signer);
-  if (task.kind !== "train" || task.privacy || task.local || task.secure?.noise) {
-    throw new Refused("policy_refused", "This device trains, without noise of its own, and does nothing else.");
-  }
+async function blob(sha256, most) {
+  const { bytes } = await wire.call("GET", `/v1/blobs/${sha256}`, { isOpen: true, most });
+  must(sha256Hex(bytes) === sha256, "blob_damaged", sha256);
+  return bytes;
 }
 
-const headOf = (before, { round, version }, { experiment, plan }) =>
-  sha256(`coterie/lineage/v1\n${canonical({ before, experiment, plan: plan.id, round, version })}`);
-
-/** The task's version is of the chain of the newest one that this device has seen. */
-async function checkLineage(task) {
-  const [seen, lineage] = [store.heads[task.experiment], task.lineage];
-  const broken = () => new Refused("lineage_broken", "The history of versions is not the one that this device knows.");
-  if (!lineage) {
-    if (seen || task.secure) throw broken();
-    return;
-  }
-  const head = headOf(lineage.before, { round: lineage.round, version: task.model.sha256 }, task);
-  if (seen) {
-    const [forward, again] = [lineage.round >= seen.round, lineage.round === seen.round];
-    let [reached, after] = forward ? [seen.head, seen.round] : [head, lineage.round];
-    const until = Math.max(lineage.round, seen.round);
-    for (let links = [{}]; links.length && after < until; ) {
-      links = (await (await request("GET", `/v1/device/experiments/${task.experiment}/lineage?after=${after}`)).json()).links;
-      for (const link of links.filter(({ round }) => round <= until)) reached = headOf(reached, link, task);
-      after = links.at(-1)?.round ?? after;
-    }
-    // The task's own version may not be committed yet, so its link is not there: then the head before it must be reached.
-    const good = forward ? reached === head || (!again && lineage.before === reached) : reached === seen.head;
-    if (!good || seen.plan !== task.plan.id) throw broken();
-    if (!forward) return;
-  }
-  remember({ heads: { ...store.heads, [task.experiment]: { round: lineage.round, head, plan: task.plan.id } } });
+async function upload(task, file) {
+  must(file.length <= task.upload_limit, "upload_too_large", `${file.length} bytes`);
+  const headers = { "upload-offset": "0", "upload-length": `${file.length}`, "repr-digest": digestField(file) };
+  const how = { body: file, type: "application/octet-stream", headers };
+  const { bytes } = await wire.call("PATCH", pathOf(task.id, "update"), how);
+  pend(task, { isSent: true });
+  tell("uploaded", { task: task.id, state: JSON.parse(bytes.toString()).state });
 }
 
-async function planOf(task) {
-  const manifest = JSON.parse(Buffer.from(await blob(task.plan.id)).toString());
-  const stages = manifest.stages.filter(({ tasks }) => tasks.includes("train"));
-  const probed = stages.some(({ over }) => over === "pass");
-  const beyond = probed || manifest.frozen || manifest.training.private || manifest.shape !== "horizontal";
-  if (beyond) throw new Refused("policy_refused", "This device does without what the plan needs.");
-  if (canonical(manifest.schema) !== store.schema) throw new Refused("schema_mismatch", "The plan is for other data.");
-  for (const stage of stages) {
-    stage.session = await ort.InferenceSession.create(await blob(stage.sha256), { intraOpNumThreads: 1 });
-  }
-  return { manifest, stages };
+// What can fail whatever the rows are fails here, before one is looked at.
+async function prepared(task) {
+  const path = `/v1/device/experiments/${task.experiment}/lineage`;
+  const linksAfter = async (round) => (await wire.json("GET", `${path}?after=${round}`)).links;
+  const head = await checkLineage(store.heads[task.experiment], task, linksAfter);
+  const plan = JSON.parse((await blob(task.plan.id, 4 * MIB)).toString());
+  const stages = checkPlan(plan, task, store.schema);
+  for (const stage of stages) stage.session = await loaded(await blob(stage.sha256, 1024 * MIB));
+  const version = readTensors(await blob(task.model.sha256, 1024 * MIB), plan.layout);
+  if (head) store.heads[task.experiment] = head;
+  save();
+  return { plan, stages, version };
 }
 
-/** The weight, the steps, the sections, and the client state: the stages driven by the sources of their inputs and the destinations of their outputs. */
-async function train(task, { manifest, stages }, model, state) {
-  const { training } = manifest;
-  const count = Object.values(rows)[0].length;
-  const kept = heldOut(count, training.holdout);
-  const chosen = Array.from({ length: count }, (_, row) => row).filter((row) => !kept[row]);
-  const weight = Math.min(chosen.length, task.secure?.weight_cap ?? task.weight_cap);
-  const one = (value) => Float32Array.of(value);
-  const [carried, sections, left] = [{}, {}, {}];
-  let [batch, drawn, steps] = [[], {}, 0];
-  const zeros = ({ shape, dtype }) => new ARRAYS[dtype](shape.reduce((a, b) => a * b, 1));
-  const fill = {
-    model: ({ key: name }) => model[name].data,
-    client_state: (input) => state[input.key] ?? zeros(input),
-    hyper: ({ key: name }) => one(task.hyper[name] ?? manifest.hyper[name]),
-    active: () => one(1),
-    counter: ({ key: name }) => one({ steps, weight }[name]),
-    state: ({ name }) => carried[name],
-    zeros: (input) => (carried[input.name] ??= zeros(input)),
-    batch: ({ key: name, dtype }) =>
-      name === "sample_weight"
-        ? Float32Array.from(batch, ({ weight: own }) => own)
-        : ARRAYS[dtype].from(batch.flatMap(({ row }) => rows[name][chosen[row]]).flat(Infinity)),
-    random: ({ name }) => drawn[name],
+async function trained(task, ready) {
+  let last = Date.now();
+  const told = async () => {
+    if (Date.now() - last < task.lease_ms / 3) return;
+    last = Date.now();
+    await wire.json("POST", pathOf(task.id, "progress"), { phase: "training" });
   };
-  const put = { carry: carried, state: carried, upload: sections, client_state: left };
-  const run = async ({ session, inputs, outputs }) => {
-    const feeds = inputs.map((input) => [input.name, new ort.Tensor(input.dtype, fill[input.source](input), input.shape)]);
-    const made = await session.run(Object.fromEntries(feeds));
-    for (const { name, destination, key: place } of outputs) put[destination][place] = made[name].data;
-  };
-  const seed = task.secure ? randomBytes(6).readUIntBE(0, 6) : task.seed;
-  for (const stage of stages) {
-    if (stage.over === "once") {
-      await run(stage);
-      continue;
-    }
-    const random = stage.inputs.filter(({ source }) => source === "random");
-    for (batch of batches(chosen.length, seed, training)) {
-      drawn = randomInputs(seed, steps, random);
-      await run(stage);
-      steps += 1;
-    }
+  const hyper = { ...ready.plan.hyper, ...task.hyper };
+  // A coordinator that chose everybody's draws could choose what each puts into a sum.
+  const seed = task.secure ? randomBytes(8).readBigUInt64LE() >> 11n : task.seed;
+  const cap = (task.secure ?? task).weight_cap;
+  const result = await train({ ...ready, hyper, seed, cap, told, columns: readColumns(store.schema, table) });
+  must(result.isUsable, "training_diverged", "numbers that are not finite, or outside their range");
+  return result;
+}
+
+async function inTheOpen(task, ready) {
+  const file = updateFile(task, ready.plan, await trained(task, ready));
+  pend(task, { file: file.toString("base64") });
+  await upload(task, file);
+}
+
+// Work that came to nothing goes into the sum as zeros: whoever fell silent would tell something of its rows.
+async function trainedOrNothing(task, ready) {
+  try {
+    return await trained(task, ready);
+  } catch (error) {
+    if (error.isTold) throw error;
+    tell("unusable", { task: task.id, detail: error.message });
+    return { isUsable: false };
   }
-  return { weight, steps, sections, state: left };
 }
 
-function encoded(task, manifest, { weight, steps, sections }) {
-  const bytes = (data) => new Uint8Array(data.buffer, data.byteOffset, data.byteLength);
-  const listed = manifest.sections.map(({ name, length }) => ({ name, codec: "float32", length }));
-  const names = { task: task.id, plan: task.plan.id, base: task.model.sha256 };
-  const header = { format: "coterie-update-1", kind: "update", ...names, weight, steps, clients: 1, sections: listed };
-  return encodeTensors(Object.fromEntries(listed.map(({ name }) => [name, bytes(sections[name])])), header);
+async function inSecret(task, ready) {
+  const { attempt: id, mode, sections, phase_ms: phase } = task.secure;
+  const vector = vectorOf(task, ready.plan, await trainedOrNothing(task, ready));
+  const names = { plan: task.plan.id, model: modelDigest(task), device: store.device };
+  const attempt = new Attempt(task.secure, { ...names, key, floor: FLOOR.clients, draw: randomBytes });
+  const hear = (name) => wire.awaited(pathOf(task.id, `secure/${name}`), 10 * phase);
+  const say = async (name, message) => {
+    try {
+      await wire.json("POST", pathOf(task.id, `secure/${name}`), message);
+    } catch (error) {
+      // The next wait tells how the attempt went on.
+      if (error.code !== "phase_over") throw error;
+    }
+  };
+  pend(task, {});
+  await say("keys", attempt.keys);
+  await say("shares", attempt.takeRoster(await hear("roster")));
+  attempt.takeShares(await hear("shares"));
+  const spec = sha256Hex(canonical(sections.map(({ name, values, bits }) => [name, values, bits])));
+  const told = { format: "coterie-masked/1", attempt: id, ...namesOf(task), spec };
+  await upload(task, fileOf(told, [["masked", attempt.masked(vector)]]));
+  const agreement = attempt.takeSurvivors(await hear("survivors"));
+  if (attempt.isConsistent) {
+    await say("agreement", agreement);
+    attempt.takeAgreements(await hear("agreements"));
+  }
+  await say("reveal", attempt.reveal());
+  const { state, cause } = await hear("outcome");
+  tell("attempt", { task: task.id, state, mode });
+  if (state !== "summed") throw new Refusal("attempt_over", cause, true);
 }
 
-async function perform(task) {
-  await checkTask(task);
-  await checkLineage(task);
-  const plan = await planOf(task);
-  await post(`/v1/device/tasks/${task.id}/progress`, { phase: "training" });
-  const before = Object.entries(store.state[task.experiment]?.tensors ?? {}).map(([name, list]) => [name, Float32Array.from(list)]);
-  const done = await train(task, plan, readTensors(await blob(task.model.sha256)), Object.fromEntries(before));
-  const tensors = Object.fromEntries(Object.entries(done.state).map(([name, data]) => [name, Array.from(data)]));
-  // Kept until a check-in says what became of it: only a counted update leaves state behind.
-  remember({ pending: { ...store.pending, [task.id]: { experiment: task.experiment, round: task.round, tensors } } });
-  if (task.secure) {
-    const identity = { seed: raw(store.key.d), public: publicHex, device: store.device };
-    await aggregate(task, plan.manifest, done, identity, { request, post, upload, say });
-  } else {
-    say("uploaded", { task: task.id, ...(await upload(task, encoded(task, plan.manifest, done))) });
+// Whether the update was accepted. What this device refuses it tells, and gives back.
+async function work(task) {
+  try {
+    checkTask(task, store);
+    const { file } = store.pending[task.id] ?? {};
+    if (file) await upload(task, Buffer.from(file, "base64"));
+    else await (task.secure ? inSecret : inTheOpen)(task, await prepared(task));
+    return true;
+  } catch (error) {
+    const { code = "trainer_failed", message, isTold } = error;
+    tell("refused", { task: task.id, code, detail: message });
+    if (!store.pending[task.id]?.isSent) delete store.pending[task.id];
+    save();
+    if (!isTold) await giveBack(task.id, code);
+    return false;
+  }
+}
+
+async function giveBack(id, code) {
+  try {
+    await wire.json("POST", pathOf(id, "abort"), { phase: "training", code });
+  } catch (error) {
+    if (!error.isTold) throw error;
   }
 }
 
 function settle(settled) {
-  for (const [id, outcome] of Object.entries(settled)) {
-    const { [id]: done, ...pending } = store.pending;
-    const state = done && outcome === "counted" ? { ...store.state, [done.experiment]: done } : store.state;
-    remember({ pending, state, counted: (store.counted ?? 0) + (outcome === "counted" ? 1 : 0) });
-    say("settled", { task: id, outcome });
+  for (const [task, outcome] of Object.entries(settled)) {
+    if (!store.pending[task]) continue;
+    delete store.pending[task];
+    store.counted += Number(outcome === "counted");
+    tell("settled", { task, outcome });
   }
+  save();
 }
 
-async function cycle() {
-  const answer = await (
-    await post("/v1/device/check-in", { pending: Object.keys(store.pending).slice(0, 64), capabilities: CAPABILITIES, protocol: [1] })
-  ).json();
-  settle(answer.settled ?? {});
-  if (!answer.task) return answer.retry_if_rejected;
-  try {
-    await perform(answer.task);
-    return answer.retry_if_accepted;
-  } catch (error) {
-    if (error instanceof Problem) throw error;
-    say("refused", { task: answer.task.id, code: error.code ?? "trainer_failed", why: error.message });
-    await post(`/v1/device/tasks/${answer.task.id}/abort`, { phase: "training", code: error.code ?? "trainer_failed", detail: "" });
-    return answer.retry_if_rejected;
-  }
+if (!store.device) await join();
+// One that was ended inside an attempt cannot know what it has said there, and says nothing more.
+for (const [id, { file, isSent }] of Object.entries(store.pending)) {
+  if (!file && !isSent) await giveBack(id, "attempt_lost");
 }
-
-await join();
-for (let failures = 0; (store.counted ?? 0) < Number(wanted); ) {
-  try {
-    const { min_ms, max_ms } = await cycle();
-    failures = 0;
-    await sleep(min_ms + Math.random() * (max_ms - min_ms));
-  } catch (error) {
-    if (DROPPED.includes(error.code)) throw error;
-    say("error", { code: error.code ?? "unreachable", why: error.message });
-    await sleep(Math.random() * Math.min(900_000, 1000 * 2 ** failures++));
-  }
+for (;;) {
+  const pending = Object.keys(store.pending).slice(-64);
+  const answer = await wire.json("POST", "/v1/device/check-in", { pending, ...ABLE });
+  wire.windowStart = answer.retry_if_rejected.min_ms;
+  settle(answer.settled);
+  if (store.counted >= Number(count)) break;
+  const isAccepted = answer.task ? await work(answer.task) : false;
+  const window = isAccepted ? answer.retry_if_accepted : answer.retry_if_rejected;
+  await sleep(window.min_ms + Math.random() * (window.max_ms - window.min_ms));
 }
-say("done", { counted: store.counted, public: toHex(raw(store.key.x)) });
+tell("done", { counted: store.counted, public: publicHex(key) });

@@ -14,6 +14,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from coterie import errors
+from coterie.aggregation.plan.manifest import Manifest
 from coterie.protocol.canonical import canonical_json, parse_json, sha256_hex
 from coterie.protocol.codecs import FAMILIES, NO_STATE, Keys, Shape, families, parse
 from coterie.protocol.conversion import from_json, to_json
@@ -50,6 +51,7 @@ GENERATORS = (
     "privacy/make_noise_vectors.py",
     "privacy/make_session_vectors.py",
     "client_sdk/make_lies.py",
+    "client_sdk/make_plan_vectors.py",
 )
 
 
@@ -67,6 +69,25 @@ def test_every_file_says_what_it_is_where_from_and_what_must_fail(file: Any) -> 
     assert file["title"] and file["provenance"] and file["how"]
     refused = [case for key, items in file.items() if key.startswith("refused") for case in items]
     assert refused and all(case["code"] for case in refused)
+
+
+@pytest.mark.parametrize("case", cases("plan", "cases"))
+def test_the_update_of_a_whole_training(case: Any) -> None:
+    manifest = Manifest.from_bytes(canonical_json({**FILES["plan"]["manifest"], "training": case["training"]}))
+    data = bytes.fromhex(case["update"])
+    update = read_update(data, manifest.sections)
+    header = update.header
+    assert manifest.id == header.plan == case["plan"]
+    assert header.base == sha256_hex(bytes.fromhex(FILES["plan"]["version"]))
+    assert (header.weight, header.steps, sha256_hex(data)) == (case["weight"], case["steps"], case["sha256"])
+    assert dict(zip(manifest.metrics, update.decode("metrics").tolist(), strict=True)) == case["metrics"]
+
+
+@pytest.mark.parametrize("case", cases("plan", "refused_manifests"))
+def test_manifests_that_must_be_refused(case: Any) -> None:
+    with pytest.raises(errors.PlanRefused) as caught:
+        Manifest.from_bytes(canonical_json({**FILES["plan"]["manifest"], **case["change"]}))
+    assert caught.value.reason == case["code"]
 
 
 @pytest.mark.parametrize("case", cases("lineage", "chain"))

@@ -17,7 +17,7 @@ from coterie.protocol.conversion import to_json
 from coterie.server.settings import Settings
 from coterie.server.store.dialect import database_url, file_of, prepare, sqlite_url
 from tests.patience import patience
-from tests.prepared import Program, start
+from tests.prepared import Fork, Program, start
 
 SECRET = "the-secret-of-the-house"
 
@@ -34,6 +34,8 @@ def coordinator(folder: Path, *options: str, **variables: str) -> Generator[tupl
         if started.poll() is None:
             started.send_signal(signal.SIGTERM)
             started.wait(patience(60))
+        if isinstance(started, Fork):
+            started.close()
         started.stdout.close()
         started.stderr.close()
 

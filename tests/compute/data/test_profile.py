@@ -38,7 +38,7 @@ class Sleepy(Source):
 
 def slow() -> float:
     """Long enough that other work on the machine does not turn the verdict: a stage sleeps for each of 4 rows in 10
-    batches, and on a busy machine any sleep lasts longer. Names of tests must not tell it: workers ask at other moments.
+    batches, and on a busy machine any sleep lasts longer.
     """
     return patience(0.005)
 
