@@ -72,8 +72,8 @@ export class Wire {
         wasStale = false;
       }
       // A phase of an attempt would end meanwhile.
-      const [first, most] = path.includes("/secure/") ? [100, 5000] : [1000, 900_000];
-      await sleep(wait + Math.random() * Math.min(most, first * 2 ** failures));
+      const [first, longest] = path.includes("/secure/") ? [100, 5000] : [1000, 900_000];
+      await sleep(wait + Math.random() * Math.min(longest, first * 2 ** failures));
       failures += 1;
     }
   }
