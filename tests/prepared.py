@@ -274,7 +274,9 @@ def keep(ended: socket.socket, program: Callable[[], None], *, lent: bool) -> Ca
         return program
     # Ctrl-C is for the program.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    ended.send(str(pid).encode())
+    # Who asked may be gone already; then the program is killed below.
+    with suppress(OSError):
+        ended.send(str(pid).encode())
     os.closerange(0 if lent else 1, ended.fileno())
     if lent:
         program_ends = os.pidfd_open(pid)

@@ -4,7 +4,6 @@ import asyncio
 import json
 import sys
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Any
 
 import structlog
@@ -14,8 +13,6 @@ from coterie.server.worker.process import ALIVE
 
 PROGRAM: tuple[str, ...] = (sys.executable, "-m", "coterie.server.worker.process")
 """What starts a worker process."""
-STREAMS_S = 1.0
-"""How long processes of a worker's own may hold its output open when it has ended."""
 LINE_LIMIT = 64 * 1024 * 1024
 log = structlog.get_logger("coterie.server.workers")
 
@@ -120,19 +117,7 @@ class Workers:
             process.kill()
         if process is not None:
             await process.wait()
-            await _closed(process)
 
     async def close(self) -> None:
         """End the process."""
         await self._discard()
-
-
-async def _closed(process: asyncio.subprocess.Process) -> None:
-    """Wait until the streams of a process that has ended are closed: an event loop that ends before would complain."""
-    if process.stdin is not None:
-        process.stdin.close()
-    if process.stdout is not None:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(STREAMS_S):
-                while await process.stdout.read(1 << 16):
-                    pass
