@@ -40,6 +40,14 @@ class Dataset:
 
     stage: Stage
 
+    def __post_init__(self) -> None:
+        """Raises ArgumentTypeError for a source, arrays or a path: those are for ``of``."""
+        if not isinstance(self.stage, Stage):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ArgumentTypeError(
+                f"{user_source()}: Dataset(...) takes a stage, got {type(self.stage).__name__}.",
+                hint="Write Dataset.of(...) for a source, for arrays by name, or for a file.",
+            )
+
     @staticmethod
     def of(data: Dataset | Source | Mapping[str, NDArray] | str | Path) -> Dataset:
         """The rows of a source, of arrays ``[N, ...]`` by name, or of a file or folder that

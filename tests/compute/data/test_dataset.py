@@ -167,6 +167,7 @@ REFUSED: dict[str, tuple[Callable[[Dataset], Any], type[Exception], str]] = {
     "no column": (lambda d: d.select("id", "y"), DataError, "no column 'y'"),
     "two of a name": (lambda d: d.rename(id="x"), DataError, "two columns 'x'"),
     "other columns": (lambda d: d.concat(d.select("id")), DataError, "different columns"),
+    "no stage": (lambda d: Dataset(cast(Any, {"id": np.zeros(1)})), ArgumentTypeError, "takes a stage, got dict"),
     "a class": (lambda d: d.map(cast(Any, Jitter), "x"), ArgumentTypeError, "an instance"),
     "no operation": (lambda d: d.map([], "x"), ArgumentValueError, "no operation"),
     "a step's column": (lambda d: list(d.map(double, "y")), DataError, r"double failed at row 1: .*no column 'y'"),
