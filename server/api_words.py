@@ -203,7 +203,7 @@ OF_MESSAGES: Final[Mapping[str, Mapping[str, str]]] = {
     },
     "MessageReceipt": {
         "state": "`accepted`, or `already` where this very message was kept before.",
-        "next": "With `wait_ms`: the message that `awaitMessage` would give next; null where it did not come in time.",
+        "next": "With `wait_ms`: what `awaitMessage` would give next; left out where it did not come in time.",
     },
     "NoiseTerms": {"mechanism": "The noise's distribution over whole numbers."},
     "ParticipantView": {
@@ -332,7 +332,7 @@ OF_MESSAGES: Final[Mapping[str, Mapping[str, str]]] = {
     "UploadReceipt": {
         "state": "`accepted`, or `already` where these very bytes had been accepted before.",
         "sha256": "SHA-256 of the update, hex.",
-        "next": "Of a masked vector, with `wait_ms`: the list of survivors; null where it did not come in time.",
+        "next": "Of a masked vector, with `wait_ms`: the list of survivors; left out where it did not come in time.",
     },
 }
 
