@@ -3,6 +3,8 @@ waiting.
 """
 
 import asyncio
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from typing import Final
 
 SOON_S: Final = 0.05
@@ -32,6 +34,36 @@ class Bell:
     def next_ring(self) -> asyncio.Event:
         """Set when the bell rings next."""
         return self._event
+
+
+class NewestWaits:
+    """Of those who wait under one name the newest alone goes on: whoever asks again has lost the answer before."""
+
+    def __init__(self) -> None:
+        self._ends: dict[str, asyncio.Event] = {}
+
+    @contextmanager
+    def newest(self, name: str) -> Generator[asyncio.Event]:
+        """Gives what is set when somebody newer waits under the name."""
+        before, end = self._ends.get(name), asyncio.Event()
+        if before is not None:
+            before.set()
+        self._ends[name] = end
+        try:
+            yield end
+        finally:
+            if self._ends.get(name) is end:
+                del self._ends[name]
+
+
+async def wait_for_either(events: Sequence[asyncio.Event], seconds: float) -> None:
+    """Wait for the first of some events, at most so long."""
+    waits = [asyncio.ensure_future(event.wait()) for event in events]
+    try:
+        await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for waiting in waits:
+            waiting.cancel()
 
 
 async def wait(event: asyncio.Event, seconds: float | None) -> bool:

@@ -266,7 +266,7 @@ async def _tidy(coordinator: Coordinator) -> None:
     while True:
         try:
             await _write_down_who_was_here(coordinator)
-            await _end_overdue(coordinator.storage, coordinator.signals.turns)
+            await _end_overdue(coordinator.storage, coordinator.signals.messages)
             await retention.forget_old(coordinator.storage.database, coordinator.settings.retention_days)
         except Exception as error:
             log.error("housekeeping failed", exc_info=error)

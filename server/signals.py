@@ -3,7 +3,7 @@
 import asyncio
 from dataclasses import dataclass, field
 
-from coterie.server.bell import Bell
+from coterie.server.bell import Bell, NewestWaits
 from coterie.server.turns import PhaseTurns
 
 
@@ -12,12 +12,16 @@ class Signals:
     """What wakes those who wait.
 
     bell: rings after every commit.
-    turns: of attempts and of messages.
+    turns: of the phases of attempts.
+    messages: of the boxes of sessions.
+    waits: of devices in attempts.
     closing: set when the coordinator closes.
     """
 
     bell: Bell
     turns: PhaseTurns = field(default_factory=PhaseTurns)
+    messages: PhaseTurns = field(default_factory=PhaseTurns)
+    waits: NewestWaits = field(default_factory=NewestWaits)
     closing: asyncio.Event = field(default_factory=asyncio.Event)
 
     def hang_up(self) -> None:
@@ -25,3 +29,4 @@ class Signals:
         self.closing.set()
         self.bell.ring()
         self.turns.turned_all()
+        self.messages.turned_all()

@@ -17,6 +17,7 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import count
 from threading import Event as Flag
 from typing import Any, Final, Protocol, TypeVar
 
@@ -42,7 +43,7 @@ from coterie.privacy.secagg.survivors import from_bits
 from coterie.protocol.arrays import FloatArrays
 from coterie.protocol.canonical import canonical_json, parse_json, sha256_hex
 from coterie.protocol.conversion import to_json
-from coterie.protocol.device import Task
+from coterie.protocol.device import Task, UploadReceipt
 from coterie.protocol.endorsements import Endorsement
 from coterie.protocol.secagg import (
     Agreements,
@@ -170,7 +171,7 @@ class SecureCourier:
             while True:
                 answered = await self._send(task, record, again=again)
                 again = False
-                message = None if answered is None else read_message(AWAITED[state.awaits], answered)
+                message = None if answered is None else _told(state, answered)
                 message = message or await self._awaited(task, state)
                 self.faults.reach("answering")
                 if isinstance(message, Outcome):
@@ -246,18 +247,20 @@ class SecureCourier:
         begun = time.monotonic()
         masked = self._masked(task)
         await self.before_masked(task)
-        receipt = await self._with_retries(
-            task,
-            lambda: upload(
+        tries = count(int(resume))
+
+        def sent() -> Coroutine[Any, Any, UploadReceipt]:
+            return upload(
                 self.requests,
                 task.id,
                 masked,
-                resume=resume,
+                resume=next(tries) > 0,
                 piece=self.piece,
                 wait_ms=WAIT_MS,
                 reached=self.faults.reach,
-            ),
-        )
+            )
+
+        receipt = await self._with_retries(task, sent)
         self.faults.reach("uploaded")
         seconds = round(time.monotonic() - begun, 3)
         self.emit("uploaded", task=task.id, bytes=len(masked), seconds=seconds, state=receipt.state)
@@ -274,8 +277,7 @@ class SecureCourier:
             if response.status_code == 204:
                 await self._unless_stopped(asyncio.sleep(float(response.headers.get("Retry-After", "0"))))
                 continue
-            message = read_message(AWAITED[name], parsed(response))
-            if not isinstance(message, Outcome) or message.state != "open":
+            if (message := _told(state, parsed(response))) is not None:
                 return message
         raise RemoteError(
             f"The coordinator has not sent the {name} of attempt {state.terms.attempt} for {silent_s:.0f} s.",
@@ -330,6 +332,12 @@ class SecureCourier:
         if in_flight is None or in_flight.task != task.id or sha256_hex(data) != in_flight.sha256:
             raise _damaged("masked vector", str(path))
         return data
+
+
+def _told(state: ClientState, written: dict[str, Any]) -> ToClient | None:
+    """A message for the client; None for the outcome of an attempt that is still open."""
+    message = read_message(AWAITED[state.awaits], written)
+    return None if isinstance(message, Outcome) and message.state == "open" else message
 
 
 def _terms(task: Task) -> SecureTerms:

@@ -111,5 +111,5 @@ async def end(session: SessionName, body: SessionEnd, coordinator: OpenCoordinat
             )
         await end_session(rows, session, by=caller.token, reason="ended", detail=body.detail)
         view = await session_view(coordinator, rows, session)
-    await clear(session, coordinator.signals.turns, coordinator.storage.blobs.parts)
+    await clear(session, coordinator.signals.messages, coordinator.storage.blobs.parts)
     return view

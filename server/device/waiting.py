@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final, Literal
 from fastapi import Query
 
 from coterie.protocol.secagg import ToClient
-from coterie.server.bell import wait
+from coterie.server.bell import wait_for_either
 from coterie.server.coordinator import Coordinator
 from coterie.server.device.relay import Awaited, message_for
 from coterie.server.device.task_states import member
@@ -68,24 +68,24 @@ async def awaited_message(
     wait_ms: int,
     turn: asyncio.Event | None = None,
 ) -> ToClient | None:
-    """A message for the device, as soon as the attempt is that far; None where it is not by then, and where the
-    coordinator closes.
+    """A message for the device, as soon as the attempt is that far; None where it is not by then, where the coordinator
+    closes, and where the device asks anew: one wait for each task is what a device can make the coordinator hold.
 
     turn: waited for before the first look. Raises what `message_for` does.
     """
     signals = coordinator.signals
     until = time.monotonic() + wait_ms / 1000
-    left = wait_ms / 1000
-    if turn is not None and left > 0 and not signals.closing.is_set():
-        await wait(turn, min(left, LOOK_AGAIN_S))
-    while True:
-        turn = signals.turns.next_turn(attempt)
-        async with coordinator.storage.database.read() as session:
-            found = await message_for(coordinator, session, await member(session, task, device), device, awaited)
-        left = until - time.monotonic()
-        if found is not None or left <= 0 or signals.closing.is_set():
-            return found
-        await wait(turn, min(left, LOOK_AGAIN_S))
+    with signals.waits.newest(task) as superseded:
+        if turn is not None and wait_ms and not signals.closing.is_set():
+            await wait_for_either((turn, superseded), min(wait_ms / 1000, LOOK_AGAIN_S))
+        while True:
+            turn = signals.turns.next_turn(attempt)
+            async with coordinator.storage.database.read() as session:
+                found = await message_for(coordinator, session, await member(session, task, device), device, awaited)
+            left = until - time.monotonic()
+            if found is not None or left <= 0 or signals.closing.is_set() or superseded.is_set():
+                return found
+            await wait_for_either((turn, superseded), min(left, LOOK_AGAIN_S))
 
 
 async def message_behind(

@@ -52,7 +52,7 @@ async def fetch(
     until = time.monotonic() + wait_ms / 1000
     place = box(party, stage, role, "from")
     while True:
-        turn = coordinator.signals.turns.next_turn(place.turn)
+        turn = coordinator.signals.messages.next_turn(place.turn)
         async with coordinator.storage.database.read() as session:
             message = await mailbox.first_waiting(session, place, with_body=True)
             if message is None:  # a session that has ended has none
@@ -62,11 +62,7 @@ async def fetch(
         left = until - time.monotonic()
         if left <= 0 or coordinator.signals.closing.is_set():
             return Response(status_code=204, headers={"Retry-After": "0" if wait_ms else "1"})
-        is_ahead = not turn.is_set()
         await wait(turn, min(left, LOOK_AGAIN_S))
-        # Nothing waited at the look, so that what has come since is the first: no need to look for it.
-        if is_ahead and isinstance(turn.brought, StoredMessage):
-            return _answer(request, coordinator, place, turn.brought)
 
 
 def _answer(request: Request, coordinator: Coordinator, place: Box, row: StoredMessage) -> Response:

@@ -60,5 +60,5 @@ async def end(body: SessionEnd, coordinator: OpenCoordinator, party: PartySender
         await nonces.spend(session, party.nonce, party.nonce_expires)
         await end_session(session, party.session, by=party.id, reason=party.role, detail=body.detail)
         view = await session_view(coordinator, session, party.session)
-    await clear(party.session, coordinator.signals.turns, coordinator.storage.blobs.parts)
+    await clear(party.session, coordinator.signals.messages, coordinator.storage.blobs.parts)
     return view

@@ -245,7 +245,6 @@ async def _post(coordinator: Coordinator, sending: Sending, body: bytes | None) 
                 code="offset_mismatch",
                 headers={UPLOAD_OFFSET_HEADER: "0"},
             )
-        expires_at = _expires_at(found.session, found.box)
         await mailbox.post(
             session,
             found.box,
@@ -254,12 +253,9 @@ async def _post(coordinator: Coordinator, sending: Sending, body: bytes | None) 
             body=body,
             size=sending.part.length,
             sha256=sending.part.sha256,
-            expires_at=expires_at,
+            expires_at=_expires_at(found.session, found.box),
         )
-    stored = None
-    if body is not None:
-        stored = StoredMessage(sending.sequence, len(body), sending.part.sha256, None, True, expires_at, body)
-    coordinator.signals.turns.turned(found.box.turn, stored)
+    coordinator.signals.messages.turned(found.box.turn)
     return _receipt("accepted", sending)
 
 

@@ -193,7 +193,8 @@ def test_an_upload_broken_off_anywhere_is_resumed_and_counts_once(lost: int) -> 
     state = asyncio.run(send(desk, resume=True))
     assert desk.accepted == BLOB and state == ("already" if lost == 4 else "accepted")
     first = next(offset for method, offset in desk.calls[lost:] if method == "PATCH")
-    assert first == ("0" if lost == 4 else str(sent_before))
+    # Of an update that is there whole nothing is sent again: an empty part asks for the receipt.
+    assert first == str(sent_before)
 
 
 def test_a_refused_offset_is_taken_from_the_coordinator() -> None:

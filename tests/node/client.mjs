@@ -15,6 +15,7 @@ const SOFTWARE = { opset: 17, sdk: "coterie-node/1", runtime: "onnxruntime-node/
 const CAPABILITIES = { codecs: ["float32"], trainers: ["plan"], secure: ["secagg/1"], ...SOFTWARE };
 const ABLE = { capabilities: CAPABILITIES, protocol: [1] };
 const MIB = 2 ** 20;
+const DAY = 86_400_000;
 
 // What is kept: the key, what was pinned, the newest heads, and updates whose outcome is not known.
 const keys = () => generateKeyPairSync("ed25519").privateKey.export({ format: "jwk" });
@@ -62,7 +63,7 @@ async function blob(sha256, most) {
 async function upload(task, file) {
   must(file.length <= task.upload_limit, "upload_too_large", `${file.length} bytes`);
   const headers = { "upload-offset": "0", "upload-length": `${file.length}`, "repr-digest": digestField(file) };
-  const how = { body: file, type: "application/octet-stream", headers };
+  const how = { body: file, type: "application/octet-stream", headers, isInAttempt: Boolean(task.secure) };
   const { bytes } = await wire.call("PATCH", pathOf(task.id, "update"), how);
   pend(task, { isSent: true });
   tell("uploaded", { task: task.id, state: JSON.parse(bytes.toString()).state });
@@ -120,7 +121,8 @@ async function inSecret(task, ready) {
   const vector = vectorOf(task, ready.plan, await trainedOrNothing(task, ready));
   const names = { plan: task.plan.id, model: modelDigest(task), device: store.device };
   const attempt = new Attempt(task.secure, { ...names, key, floor: FLOOR.clients, draw: randomBytes });
-  const hear = (name) => wire.awaited(pathOf(task.id, `secure/${name}`), 10 * phase);
+  const patience = (name) => (name === "roster" ? DAY : 60_000 + 20 * phase);
+  const hear = (name) => wire.awaited(pathOf(task.id, `secure/${name}`), patience(name));
   const say = async (name, message) => {
     try {
       await wire.json("POST", pathOf(task.id, `secure/${name}`), message);

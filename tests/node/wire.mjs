@@ -50,7 +50,8 @@ export class Wire {
     const url = new URL(this.url + path);
     let wasStale = false;
     for (let failures = 0; ;) {
-      let wait = path.includes("/secure/") ? 0 : this.windowStart;
+      const isUrgent = how.isInAttempt || path.includes("/secure/");
+      let wait = isUrgent ? 0 : this.windowStart;
       const headers = this.fields(method, url, { body, ...how });
       const sent = body.length ? { body, headers: { ...headers, "content-type": type } } : { headers };
       try {
@@ -68,11 +69,12 @@ export class Wire {
         wasStale = isStale;
         if (isStale) continue;
       } catch (error) {
-        if (error instanceof Refusal) throw error;
+        // What fetch says of a connection: "fetch failed" and "terminated", each with its cause, or the time is over.
+        if (error.name !== "TimeoutError" && !(error instanceof TypeError && error.cause)) throw error;
         wasStale = false;
       }
       // A phase of an attempt would end meanwhile.
-      const [first, longest] = path.includes("/secure/") ? [100, 5000] : [1000, 900_000];
+      const [first, longest] = isUrgent ? [100, 5000] : [1000, 900_000];
       await sleep(wait + Math.random() * Math.min(longest, first * 2 ** failures));
       failures += 1;
     }

@@ -171,6 +171,28 @@ def test_a_stop_answers_who_waits(coordinator: Opener, monkeypatch: pytest.Monke
     run(work())
 
 
+def test_of_the_waits_of_one_task_the_newest_goes_on(coordinator: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device makes the coordinator hold one wait for each task, however many connections it opens."""
+    monkeypatch.setattr(waiting, "LOOK_AGAIN_S", 3600.0)
+
+    async def work() -> None:
+        async with coordinator() as operator:
+            _, members = await opened(operator)
+            one, *others = members
+            first = asyncio.create_task(send(one, "keys", one.make_keys()))
+            await until_waiting(operator, "keys")
+            again = [asyncio.create_task(send(one, "keys", one.make_keys())) for _ in range(5)]
+            answers = [(await asyncio.wait_for(first, patience(10))).json()]
+            done, left = await asyncio.wait(again, timeout=patience(2))
+            answers += [task.result().json() for task in done]
+            assert [answer.get("next") for answer in answers] == [None] * 5 and len(left) == 1
+            await together(others, ["keys"])
+            (newest,) = left
+            assert (await asyncio.wait_for(newest, patience(10))).json()["next"]["clients"] == len(VALUES)
+
+    run(work())
+
+
 def test_a_coordinator_that_closes_answers_who_waits(coordinator: Opener) -> None:
     async def work() -> None:
         async with coordinator() as operator:
