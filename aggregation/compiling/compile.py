@@ -141,7 +141,8 @@ def _compiled(experiment: Experiment) -> CompiledPlan:
     plan = Plan(manifest, files)
     if len(manifest.stage("train").files) > 1:
         # Only this needs ONNX Runtime, which takes long to load.
-        from coterie.aggregation.compiling.agreement import check_lengths, check_variants
+        from coterie.aggregation.compiling.agreement import check_variants
+        from coterie.aggregation.compiling.length_check import check_lengths
 
         check_variants(plan, initial, frozen)
         check_lengths(plan, initial, frozen)

@@ -57,6 +57,11 @@ class DeviceParallel:
         """What has happened since this was asked last."""
         return [self._news.popleft() for _ in range(len(self._news))]
 
+    @property
+    def is_measured(self) -> bool:
+        """Whether processes share steps only where that turns out quicker."""
+        return self._asked.measured
+
     def choose(
         self, plan: str, case: Callable[[], StepCase], *, batch: frozenset[str], threads: int
     ) -> SharedStep | None:

@@ -82,7 +82,9 @@ async def prepare(
     varied = task.kind == "train" and any(file.kind for file in files)
     wanted = {None, *(await kinds() if varied and kinds is not None else ())}
     graphs = {
-        file.name: await blobs.fetch(file.sha256, limit=limit, size=file.size) for file in files if file.kind in wanted
+        file.name: await blobs.fetch(file.sha256, limit=limit, size=file.size)
+        for file in files
+        if file.kind in wanted and (file.length is None or task.kind == "train")
     }
     at("checking")
     allowed = membership.signers if policy.signers is None else policy.signers

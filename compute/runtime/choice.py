@@ -16,7 +16,6 @@ from coterie.compute.runtime.devices import Provider, provider_named
 from coterie.compute.runtime.executable import Executable
 from coterie.compute.runtime.grouped_loop import GroupedLoop
 from coterie.compute.runtime.hybrid_loop import HybridLoop
-from coterie.compute.runtime.length_loop import first_parts
 from coterie.compute.runtime.loop import Loop
 from coterie.compute.runtime.reference import distance
 from coterie.compute.runtime.session import CPU
@@ -145,17 +144,14 @@ def timings(
     return tuple(found)
 
 
-def disagreement(case: StepCase, data: bytes, *, cut: bool = False) -> str:
+def disagreement(case: StepCase, data: bytes) -> str:
     """How the first steps of another file are apart from those of the case, both on the CPU, in words; "" when they
     agree up to what rounding may change.
-
-    cut: feed the file the first part of each feed, as much as it takes.
     """
     cpu = provider_named(CPU)
     right, loop = _right(case, cpu.executable(case.data)), case.whole(cpu.executable(data))
-    feeds = first_parts(case.feeds, loop.feeds) if cut else case.feeds
     for _ in range(COMPARED):
-        loop.step(feeds)
+        loop.step(case.feeds)
     return right.fault(loop.state())
 
 

@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import as_simulated
 import numpy as np
 import pytest
 from as_simulated import assert_as_simulated
@@ -183,6 +184,82 @@ def test_a_model_that_learns_from_filled_positions_is_refused_by_name() -> None:
     assert caught.value.reason == "length_matters"
 
 
+class Pooled(nn.Module):
+    """Words in, and what a layer and a pool make of all positions, whether there is a word or not."""
+
+    def __init__(
+        self, pool: str, layer: nn.Module | None = None, *, dropout: float = 0.0, is_masked: bool = False
+    ) -> None:
+        self.embedding, self.head, self.layer = nn.Embedding(WORDS, 8), nn.Linear(8, 2), layer
+        self.pool, self.dropout, self.is_masked = pool, nn.Dropout(dropout), is_masked
+        self.place = nn.PositionalEmbedding(LONGEST, 8)
+
+    def specs(self) -> dict[str, ParameterSpec]:
+        layers: dict[str, nn.Module] = {"place": self.place} if self.pool == "first" else {}
+        layers |= {} if self.layer is None else {"layer": self.layer}
+        return prefixed({"embedding": self.embedding, **layers, "head": self.head})
+
+    def __call__(self, params: Parameters, x: Array, mode: Mode = EVAL) -> Array:
+        y = self.dropout({}, self.embedding(part(params, "embedding"), x, mode), mode)
+        if self.pool == "first":
+            y = self.place(part(params, "place"), y, mode)
+        held = xp.astype(x != 0, "float32")
+        if isinstance(self.layer, nn.MultiHeadAttention):
+            mask = (xp.reshape(held, (x.shape[0], 1, 1, x.shape[1])) - 1.0) * (1e9 if self.is_masked else 0.0)
+            y = self.layer(part(params, "layer"), y, mode, mask)
+        match self.pool:
+            case "largest":
+                pooled = xp.max(y, axis=1)
+            case "first":
+                pooled = y[:, 0]
+            case "words":
+                pooled = xp.sum(y * xp.reshape(held, (*x.shape, 1)), axis=1)
+            case _:
+                pooled = xp.mean(y, axis=1)
+        return self.head(part(params, "head"), pooled, mode)
+
+
+def small(model: nn.Module) -> dict[str, NDArray[Any]]:
+    """Weights from which a step moves next to nothing: the last layer is zero, and embeddings are small."""
+    return {
+        name: np.zeros_like(value) if name.startswith("head") else np.asarray(value) * np.float32(0.02)
+        for name, value in model.init(0).items()
+    }
+
+
+LEAKS: Mapping[str, Any] = {
+    "all is dropped at a half": {"model": Pooled("mean", dropout=0.6)},
+    "the largest of few words": {"model": Pooled("largest"), "optimizer": sgd(0.1)},
+    "rows without a word": {"model": Pooled("first", nn.MultiHeadAttention(8, 2), is_masked=True)},
+    "small steps from zero": {
+        "model": Pooled("mean"), "optimizer": sgd(1e-4), "initial": small(Pooled("mean"))
+    },
+    "keys that only fill": {
+        "model": Pooled("words", nn.MultiHeadAttention(8, 2)), "optimizer": sgd(1e-3),
+        "initial": small(Pooled("words", nn.MultiHeadAttention(8, 2))),
+    },
+    "Adam": {"model": Pooled("mean"), "optimizer": adam(1e-4)},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("leak", LEAKS)
+def test_no_way_of_learning_from_filled_positions_is_missed(leak: str) -> None:
+    with pytest.raises(ExperimentError, match="learns from positions that only fill a row") as caught:
+        compile_plan(asked(**LEAKS[leak]))
+    assert caught.value.reason == "length_matters"
+
+
+OPTIMIZERS = {"sgd, small": sgd(1e-5), "sgd, large": sgd(0.3), "adam, large": adam(0.02), "adam, small": adam(1e-4)}
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("layer", LAYERS)
+def test_a_model_that_passes_by_filled_positions_is_never_refused(layer: str, optimizer: str) -> None:
+    precisions: tuple[dict[str, Any], ...] = ({}, {"precision": "float16"}, {"precision": "bfloat16"})
+    for precision in precisions:
+        compile_plan(asked(model=LAYERS[layer](), optimizer=OPTIMIZERS[optimizer], **precision))
+
+
 def test_a_model_of_one_length_is_refused_by_name() -> None:
     model = nn.Sequential(nn.Embedding(WORDS, 2), nn.Flatten(), nn.Linear(2 * LONGEST, 2))
     with pytest.raises(ExperimentError, match="no step at the lengths .*3") as caught:
@@ -301,7 +378,18 @@ def test_engines_agree_and_a_resumed_run_goes_on(tmp_path: Path) -> None:
     assert dict(whole.history.rounds[-1].training) == pytest.approx(dict(bare.history.rounds[-1].training), rel=1e-4)
 
 
-def test_devices_and_a_simulation_take_the_same_steps(coordinator: Coordinator, tmp_path: Path) -> None:
+def test_devices_and_a_simulation_take_the_same_steps(
+    coordinator: Coordinator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, widths: list[int]
+) -> None:
+    """The simulation, which comes last, steps at the full length: only devices can have taken shorter steps."""
+    whole = as_simulated.simulate_full
+    by_devices: list[int] = []
+
+    def of_full_length(wanted: Experiment, *clients: Any) -> Any:
+        by_devices.extend(widths[compiling:])
+        return whole(replace(wanted, lengths={}), *clients)
+
+    monkeypatch.setattr(as_simulated, "simulate_full", of_full_length)
     wanted = asked(
         batch_size=64,
         epochs=3,
@@ -310,4 +398,7 @@ def test_devices_and_a_simulation_take_the_same_steps(coordinator: Coordinator, 
     )
     short = rows(1)
     short["x"][:, 6:] = 0
+    compile_plan(wanted)
+    compiling = 2 * len(widths)  # it is compiled once more when it is submitted
     assert_as_simulated(coordinator, tmp_path, wanted, [short, rows(2)], tolerance=1e-5)
+    assert set(by_devices) == {6, LONGEST}

@@ -234,6 +234,9 @@ class PlanTrainer:
         elsewhere = seat is not None and (seat.trunk or seat.provider.name != CPU)
         if self._parallel is None or not first or elsewhere:
             return None
+        # Processes share the full length, which says nothing of how long the steps of shorter batches would take.
+        if begun.stage.lengths and self._parallel.is_measured:
+            return None
         # The sum of the weights is then known to each process without asking the others.
         cut = frozenset(t.name for t in begun.stage.from_source("batch") if t.key != SAMPLE_WEIGHT)
         plan = begun.work.plan.id
