@@ -206,8 +206,6 @@ def _combinations(terms: Terms) -> Rules:
 
 
 def _models(terms: Terms) -> Rules:
-    some = terms.statistics[0] if terms.statistics else None
-    level = type(terms.privacy).__name__
     return (
         (
             not terms.evaluation_metrics or not terms.several,
@@ -219,11 +217,35 @@ def _models(terms: Terms) -> Rules:
             "coordinator has no model to measure; leave evaluation out and set "
             "evaluate_every, so that clients measure their own",
         ),
+    )
+
+
+def _statistics(terms: Terms) -> Rules:
+    if not terms.statistics:
+        return ()
+    some = f"running statistics such as {terms.statistics[0]!r} (BatchNorm)"
+    instead = "use nn.GroupNorm or nn.LayerNorm, and for quantisation-aware training QuantSettings(activations=None)"
+    level, precision = type(terms.privacy).__name__, terms.training.precision
+    return (
         (
-            some is None or not isinstance(terms.privacy, UserLevel | LocalLevel),
-            f"running statistics such as {some!r} (BatchNorm) are incompatible with {level} privacy: the clip is made "
-            "for changes of weights, and a noised variance may fall below 0; use nn.GroupNorm or nn.LayerNorm, and "
-            "for quantisation-aware training QuantSettings(activations=None)",
+            terms.algorithm.client.statistics,
+            f"{some} cannot be trained by {terms.algorithm.name}; use a normalisation without them, for example "
+            "nn.GroupNorm or nn.LayerNorm",
+        ),
+        (
+            not isinstance(terms.privacy, UserLevel | LocalLevel),
+            f"{some} are incompatible with {level} privacy: the clip is made for changes of weights, and a noised "
+            f"variance may fall below 0; {instead}",
+        ),
+        (
+            not isinstance(terms.privacy, ExampleLevel),
+            f"{some} mix the rows of a batch, so no row has a gradient of its own to clip, and ExampleLevel privacy "
+            f"cannot cover them; {instead}",
+        ),
+        (
+            precision is None,
+            f"{some} would be rounded to {precision} in every step; use nn.GroupNorm or nn.LayerNorm, or leave "
+            "precision out",
         ),
     )
 
@@ -252,6 +274,7 @@ RULES: Sequence[tuple[str, Callable[[Terms], Rules]]] = (
 """The code of a refusal, and its rules: (whether it holds, what is said where it does not)."""
 OF_MODELS: Sequence[tuple[str, Callable[[Terms], Rules]]] = (
     ("experiment_combination", _models),
+    ("experiment_combination", _statistics),
     ("broadcast_statistics", _broadcast),
 )
 """As `RULES`, of what only a compiled model says: they come last, so that the first refusal is the same before."""

@@ -103,6 +103,7 @@ def check_start(experiment: Experiment, layout: Layout) -> None:
 
 def _compiled(experiment: Experiment) -> CompiledPlan:
     builder = GraphBuilder.of(experiment)
+    check_terms(replace(experiment.terms, statistics=tuple(builder.buffers)))
     model, loss = builder.calls.model, builder.batch.loss
     researcher.ask("The loss", require_logits, model, loss, takes="the model's output", code="loss_mismatch")
     layout, client = builder.layout, experiment.algorithm.client
@@ -111,7 +112,6 @@ def _compiled(experiment: Experiment) -> CompiledPlan:
     frozen = {name: value for name, value in drawn(0).items() if name in builder.frozen} if builder.frozen else {}
     version = {**zeros(layout.shapes), **client.initial(drawn)}
     initial = initial_tensors({name: version[name] for name in layout.names}, layout.shapes)
-    check_terms(replace(experiment.terms, statistics=tuple(builder.buffers)))
     graphs = builder.build()
     _require_recomputation(experiment, graphs["train"])
     files = {name: write_graph(name, graph) for name, graph in graphs.items()}

@@ -89,12 +89,6 @@ class GraphBuilder:
         client = experiment.algorithm.client
         specs = researcher.parameters(model)
         named = {role: tuple(name for name, spec in specs.items() if spec.role == role) for role in get_args(Role)}
-        if named["buffer"] and not client.statistics:
-            raise errors.ExperimentError(
-                f"Algorithm {experiment.algorithm.name!r} cannot train running statistics: {named['buffer'][0]!r}.",
-                hint="Use a normalisation without them, for example nn.GroupNorm or nn.LayerNorm.",
-                code="model_mismatch",
-            )
         shapes = Shapes(
             tensors={name: spec.shape for name, spec in specs.items() if spec.role != "frozen"},
             trained={name: specs[name].shape for name in uploaded_names(experiment, named["shared"])},
@@ -104,20 +98,6 @@ class GraphBuilder:
         layout = Layout.of(client.version(shapes))
         hyper = {name: float(value) for name, value in {**optimizer.hyper, **client.hyper}.items()}
         training = training_of(experiment)
-        if named["buffer"] and training.private is not None:
-            raise errors.ExperimentError(
-                f"Running statistics such as {named['buffer'][0]!r} (BatchNorm) mix the rows of a batch, so no row has "
-                "a gradient of its own to clip, and ExampleLevel privacy cannot cover them.",
-                hint="Use nn.GroupNorm or nn.LayerNorm; in quantised training, QuantSettings(activations=None).",
-                code="model_mismatch",
-            )
-        if named["buffer"] and experiment.precision != "float32":
-            raise errors.ExperimentError(
-                f"Running statistics such as {named['buffer'][0]!r} (BatchNorm) would be rounded to "
-                f"{experiment.precision} in every step.",
-                hint="Use nn.GroupNorm or nn.LayerNorm, or leave precision out.",
-                code="model_mismatch",
-            )
         batch = BatchCalls(
             schema=experiment.schema, loss=loss, metrics=experiment.metrics, precision=experiment.precision
         )

@@ -2,23 +2,20 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from coterie import errors
 from coterie.aggregation.compiling.agreement import first_step
 from coterie.aggregation.plan.bundle import Plan
 from coterie.aggregation.plan.stage import Stage
 from coterie.aggregation.sequence_lengths import padding
+from coterie.aggregation.walk import Array
 from coterie.compute.runtime.choice import StepCase
 from coterie.compute.runtime.executable import Executable
 from coterie.compute.runtime.length_loop import first_parts
 from coterie.protocol.arrays import ArraysByName
 from coterie.protocol.schema import DataSchema
-
-Array: TypeAlias = npt.NDArray[Any]
 
 # Of what the steps move in a tensor: float32 sums in another order, or half precision's.
 _APART = {None: 1e-3, "float16": 0.03, "bfloat16": 0.1}

@@ -308,7 +308,7 @@ def test_running_statistics_move_by_their_mean_change_whatever_the_method(
 def test_several_models_have_no_running_statistics(make_experiment: Any) -> None:
     with pytest.raises(errors.ExperimentError, match="running statistics") as caught:
         compile_plan(make_experiment(algorithm=IFCA(2), model=WITH_STATISTICS))
-    assert caught.value.reason == "model_mismatch"
+    assert caught.value.reason == "experiment_combination"
 
 
 BUFFERED = RoundPolicy(rounds=1, cohort=2, mode="buffered")

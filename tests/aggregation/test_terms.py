@@ -183,6 +183,7 @@ BROKEN: dict[str, tuple[str, dict[str, Any], str]] = {
         {"privacy": LocalLevel(mechanism="gaussian", epsilon=1.0, delta=1e-5), "rounds": ALIKE},
         "experiment_combination",
     ),
+    "BatchNorm in bfloat16": ("normalised", {"precision": "bfloat16"}, "experiment_combination"),
     "a codec that is none": ("fedavg", {"codecs": ("paper",)}, "unknown_codec"),
     "a codec twice": ("fedavg", {"codecs": ("float32", "float32")}, "experiment_invalid"),
     "private steps in float16": (

@@ -57,11 +57,12 @@ def accumulator_of(task: Task, clients: int, value: float = 1.0, weight: int | N
 
 def test_an_accumulator_within_its_terms_becomes_the_version(coordinator: Opener) -> None:
     async def story(operator: Operator, edge: Device) -> None:
-        experiment = await operator.experiment(cohort=1, rounds=1)
+        deadline_s = patience(30.0)
+        experiment = await operator.experiment(cohort=1, rounds=1, deadline_s=deadline_s)
         task = await edge.task()
         assert task.edge is not None
         assert (task.edge.min_clients, task.edge.max_clients, task.edge.reducer) == (2, 5, "mean")
-        assert 0 < task.edge.deadline_ms <= 1000 * patience(30)
+        assert 0 < task.edge.deadline_ms <= 1000 * deadline_s
         again = Task.model_validate((await edge.check_in())["task"])
         assert again.edge is not None and again.edge.deadline_ms <= task.edge.deadline_ms
         answer = await edge.upload(task, accumulator_of(task, 5, 2.0))

@@ -67,10 +67,10 @@ def test_silent_connections_shut_nobody_out_and_fill_no_log(tmp_path: Path, capp
             for half in strangers[::2]:
                 with contextlib.suppress(OSError):
                     half.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\nX-Slow: ")
-            begun = time.monotonic()
+            begun, limit = time.monotonic(), patience(10)
             for _ in range(20):
                 assert httpx.get(f"{url}/healthz", timeout=patience(10)).is_success
-            assert time.monotonic() - begun < patience(10)
+            assert time.monotonic() - begun < limit
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert log.stat().st_size < 100_000
@@ -101,12 +101,12 @@ def test_headers_that_never_end_end_the_connection(tmp_path: Path) -> None:
 def test_headers_without_end_are_refused(tmp_path: Path) -> None:
     with serving(tmp_path / "server", tmp_path / "log") as (url, _, _process), connect(url) as endless:
         endless.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n")
-        begun, sent = time.monotonic(), 0
+        begun, sent, limit = time.monotonic(), 0, patience(9)
         with pytest.raises(OSError, match="reset|Broken pipe"):
             while sent < 1 << 24:
                 endless.sendall(b"X: " + b"y" * 4096 + b"\r\n")
                 sent += 4096
-        assert sent < 1 << 23 and time.monotonic() - begun < patience(9)
+        assert sent < 1 << 23 and time.monotonic() - begun < limit
 
 
 @pytest.mark.parametrize(
@@ -134,11 +134,11 @@ def test_a_body_that_says_it_is_too_long_is_refused_before_it_comes(tmp_path: Pa
     with serving(tmp_path / "server", tmp_path / "log", body_stall_s=patience(60)) as (url, token, _process):
         head = "POST /v1/populations HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nConnection: close\r\n"
         for length in ("99999999999999", str((1 << 20) + 1), "9" * 18):
-            begun = time.monotonic()
+            begun, limit = time.monotonic(), patience(5)
             with connect(url) as boaster:
                 boaster.sendall(f"{head}Authorization: Bearer {token}\r\nContent-Length: {length}\r\n\r\n{{".encode())
                 assert boaster.recv(4096).startswith(b"HTTP/1.1 413")
-            assert time.monotonic() - begun < patience(5)
+            assert time.monotonic() - begun < limit
 
 
 AMBIGUOUS = {
