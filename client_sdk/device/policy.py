@@ -367,8 +367,8 @@ def memory_needed(plan: Plan, processes: int = 1) -> int:
     # A process that shares has gradients of its own, and leaves them where the others read them.
     shared = 2 * (processes - 1) * 4 * manifest.layout.size
     need = 3 * model + 2 * carried + fed + rest + shared
-    # Each length has a state and constants of its own.
-    need += len(manifest.stepped.lengths) * (2 * carried + fed + rest)
+    # The steps of all lengths share state and constants; each is fed by itself.
+    need += len(manifest.stepped.lengths) * fed
     steps = manifest.training.steps_per_call
     # A group of steps has a state of its own, and the feeds of all its steps: gathered, and as the runtime takes them.
     return need if steps is None else need + 2 * carried + 2 * steps * fed

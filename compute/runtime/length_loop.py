@@ -6,8 +6,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from coterie.compute.ir import NDArray
+from coterie.compute.runtime.bound_step import BoundStep
 from coterie.compute.runtime.executable import Executable
-from coterie.compute.runtime.step_loop import StepLoop
+from coterie.compute.runtime.in_place import stepped_in_place
+from coterie.compute.runtime.step_memory import StepMemory
 from coterie.compute.runtime.tensors import TensorInfo
 
 
@@ -16,10 +18,12 @@ class ShorterStep:
     """A step for shorter rows.
 
     lengths: of each feed that is cut, how many positions are left.
-    load: gives the step; asked when it is first needed.
+    data: the step's file.
+    load: gives the step of that file; asked when it is first needed.
     """
 
     lengths: Mapping[str, int]
+    data: bytes
     load: Callable[[], Executable]
 
 
@@ -30,8 +34,9 @@ class LengthLoop:
     that stands at positions that a row does not have.
 
     A row ends at its last position that holds another number. A step runs at the first length that holds all rows, on
-    the first part of each feed, of what is drawn too. Each length that was used holds a state and the constants; the
-    state is copied when the length changes.
+    the first part of each feed, of what is drawn too. State and constants are there once, whatever the length, and
+    nothing is copied where it changes: all steps read and write them where they lie. State is stepped in place where
+    the steps of all lengths prove that it may be.
     """
 
     def __init__(
@@ -44,16 +49,19 @@ class LengthLoop:
         constants: Mapping[str, NDArray],
         state: Mapping[str, NDArray],
     ) -> None:
-        self._carry, self._constants = dict(carry), dict(constants)
+        lying = stepped_in_place(full.data, carry).intersection(
+            *(stepped_in_place(each.data, carry) for each in shorter)
+        )
+        self._memory = StepMemory(full, carry=carry, constants=constants, state=state, lying=lying)
+        self._full = BoundStep(full, self._memory)
         self._shorter, self._fill = tuple(shorter), dict(fill)
-        self._full = StepLoop(full, carry=carry, constants=constants, state=state, in_place=True)
-        self._loops: dict[int, StepLoop] = {}
-        self._now = self._full
+        self._steps: dict[int, BoundStep] = {}
+        self._last = self._full
 
     @property
     def input(self) -> Mapping[str, TensorInfo]:
         """The inputs of the step, by name."""
-        return self._full.input
+        return self._full.executable.input
 
     @property
     def feeds(self) -> tuple[TensorInfo, ...]:
@@ -62,46 +70,31 @@ class LengthLoop:
 
     def load(self, state: Mapping[str, NDArray], *, constants: Mapping[str, NDArray] | None = None) -> None:
         """Start again from ``state``; see ``StepLoop.load``."""
-        self._now = self._full
-        self._full.load(state, constants=constants)
-        if constants is not None:
-            self._constants = dict(constants)
-            for loop in self._loops.values():
-                loop.load(state, constants=constants)
+        self._memory.load(state, constants=constants)
 
     def step(self, feeds: Mapping[str, NDArray]) -> None:
         """Run once, at the shortest length that holds the rows."""
-        loop = self._loop(feeds)
-        loop.step(feeds if loop is self._full else first_parts(feeds, loop.feeds))
+        self._last = step = self._of_length(feeds)
+        step.step(feeds if step is self._full else first_parts(feeds, step.feeds))
 
     def read(self, names: Sequence[str]) -> dict[str, NDArray]:
         """Copies of the named outputs; see ``StepLoop.read``."""
-        return self._now.read(names)
+        return self._last.read(names)
 
     def state(self) -> dict[str, NDArray]:
         """Copies of the carried inputs as the next step will see them."""
-        return self._now.state()
+        return self._memory.state()
 
-    def _loop(self, feeds: Mapping[str, NDArray]) -> StepLoop:
+    def _of_length(self, feeds: Mapping[str, NDArray]) -> BoundStep:
         longest: dict[str, int] = {}
         for number, each in enumerate(self._shorter):
             for name in each.lengths.keys() - longest.keys():
                 longest[name] = positions(feeds[name], self._fill[name])
             if all(longest[name] <= length for name, length in each.lengths.items()):
-                return self._switched(number)
-        return self._switched(None)
-
-    def _switched(self, number: int | None) -> StepLoop:
-        """The loop of this length, going on from the state of the one before."""
-        if number is not None and number not in self._loops:
-            step, state = self._shorter[number].load(), self._now.state()
-            loop = StepLoop(step, carry=self._carry, constants=self._constants, state=state, in_place=True)
-            self._now = self._loops[number] = loop
-        loop = self._full if number is None else self._loops[number]
-        if loop is not self._now:
-            loop.load(self._now.state())
-            self._now = loop
-        return loop
+                if number not in self._steps:
+                    self._steps[number] = BoundStep(each.load(), self._memory)
+                return self._steps[number]
+        return self._full
 
 
 def positions(rows: NDArray, fill: float) -> int:

@@ -29,8 +29,8 @@ from coterie.compute.nn.mode import EVAL, Mode
 from coterie.compute.nn.module import Parameters, ParameterSpec, part, prefixed
 from coterie.compute.nn.zoo import gru
 from coterie.compute.optim import adam, sgd
+from coterie.compute.runtime.bound_step import BoundStep
 from coterie.compute.runtime.length_loop import positions
-from coterie.compute.runtime.step_loop import StepLoop
 from coterie.errors import ExperimentError, PlanRefused
 from coterie.protocol.privacy import ExampleLevel
 from coterie.protocol.rounds import RoundPolicy
@@ -108,13 +108,13 @@ def assert_close(found: Mapping[str, NDArray[Any]], expected: Mapping[str, NDArr
 def widths(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The length of each step that is taken."""
     taken: list[int] = []
-    step = StepLoop.step
+    step = BoundStep.step
 
-    def counted(loop: StepLoop, feeds: Mapping[str, NDArray[Any]]) -> None:
+    def counted(loop: BoundStep, feeds: Mapping[str, NDArray[Any]]) -> None:
         taken.extend(info.shape[1] for info in loop.feeds if info.name == "batch/x")
         step(loop, feeds)
 
-    monkeypatch.setattr(StepLoop, "step", counted)
+    monkeypatch.setattr(BoundStep, "step", counted)
     return taken
 
 

@@ -315,6 +315,7 @@ class PlanTrainer:
         lengths = [
             ShorterStep(
                 {inputs[key]: length for key, length in file.length.lengths.items()},
+                plan.graphs[file.name],
                 partial(self._executable, plan, file, full.threads),
             )
             for file in begun.stage.files
