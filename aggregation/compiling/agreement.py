@@ -10,7 +10,8 @@ from coterie import errors
 from coterie.aggregation.compiling.sample_rows import sample_rows
 from coterie.aggregation.plan.bundle import Plan
 from coterie.aggregation.plan.stage import SAMPLE_WEIGHT, Stage
-from coterie.aggregation.walk import Supply, filled, run
+from coterie.aggregation.step_case import step_case
+from coterie.aggregation.walk import Supply, run
 from coterie.compute.runtime.choice import StepCase, disagreement
 from coterie.compute.runtime.executable import Executable
 from coterie.protocol.arrays import ArraysByName
@@ -45,13 +46,6 @@ def first_step(plan: Plan, stage: Stage, weights: ArraysByName, frozen: ArraysBy
     supply = Supply(model=weights, frozen=frozen, hyper=manifest.hyper)
     for before in takewhile(lambda each: each.over != "steps", manifest.stages_of("train")):
         supply = run(before, Executable(plan.graphs[before.name]), supply, rows)
-    values, carried = filled(stage, supply), frozenset(stage.carry.values())
     columns: dict[str, npt.NDArray[Any]] = {**rows, SAMPLE_WEIGHT: np.ones(stage.batch, np.float32)}
     drawn = {t.name: rng.random(t.shape, np.float32) for t in stage.from_source("random")}
-    return StepCase(
-        data=plan.graphs[stage.name],
-        carry=stage.carry,
-        constants={name: value for name, value in values.items() if name not in carried},
-        state={name: value for name, value in values.items() if name in carried},
-        feeds={t.name: columns[t.key] for t in stage.from_source("batch")} | drawn,
-    )
+    return step_case(plan, stage, supply, {t.name: columns[t.key] for t in stage.from_source("batch")} | drawn)

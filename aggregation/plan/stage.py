@@ -145,6 +145,14 @@ class StageLength:
     size: Annotated[int, Field(ge=1, le=LARGEST_SIZE)]
 
 
+def length_file(stage: str, number: int) -> str:
+    """The name of the file of a stage's length among the files of its plan.
+
+    number: of the length, from 1.
+    """
+    return f"{stage}.length{number}"
+
+
 @dataclass(frozen=True)
 class StageFile:
     """A file of a stage. name: among the files of its plan. kind: the class that it is for, None for all providers.
@@ -191,7 +199,7 @@ class Stage:
             own,
             *(StageFile(f"{self.name}.{v.kind}", v.sha256, v.size, v.kind) for v in self.variants),
             *(
-                StageFile(f"{self.name}.length{number}", each.sha256, each.size, length=each)
+                StageFile(length_file(self.name, number), each.sha256, each.size, length=each)
                 for number, each in enumerate(self.lengths, 1)
             ),
         )

@@ -17,6 +17,9 @@ from coterie.compute.runtime.spread.shared import SharedStep
 from coterie.compute.runtime.spread.team import ProcessLost
 from coterie.errors import CoterieError
 
+# A cut holds each graph of the plan's step a few times, and its places.
+KEPT_PLANS = 4
+
 ParallelState: TypeAlias = Literal["chosen", "refused", "lost"]
 
 
@@ -40,7 +43,7 @@ class DeviceParallel:
     """What a plan trainer asks whether it shares the steps of a plan. May be used from several threads.
 
     asked: by the device's owner. times: remembers what operators cost on this machine. What happened is collected;
-    ``news`` hands it over.
+    ``news`` hands it over. Of the plans that were asked for last, ``KEPT_PLANS``, the choice is kept.
     """
 
     def __init__(self, asked: Parallel, times: OperatorTimes | None = None) -> None:
@@ -74,9 +77,11 @@ class DeviceParallel:
         if self._asked.processes < 2 or self._lost:
             return None
         with self._choosing:
-            if plan not in self._chosen:
-                self._chosen[plan] = self._cut(case(), batch, threads)
-            return self._chosen[plan]
+            found = self._chosen.pop(plan) if plan in self._chosen else self._cut(case(), batch, threads)
+            self._chosen[plan] = found
+            while len(self._chosen) > KEPT_PLANS:
+                del self._chosen[next(iter(self._chosen))]
+            return found
 
     @contextmanager
     def loop(self, case: StepCase, spread: SharedStep) -> Generator[SpreadLoop]:

@@ -320,7 +320,7 @@ class DevicePolicy:
     def check_plan(self, plan: Plan) -> None:
         """Raise PolicyRefused when the plan's tensors need more memory than this device gives."""
         asked = read_parallel(self.parallel, self.threads)
-        # Processes that share layers have one set of gradients among them, kept in at most two places.
+        # Processes that share layers have one set of gradients among them, and parts of one that are added to it.
         need = memory_needed(plan, min(asked.processes, 2) if asked.layers else asked.processes)
         if self.memory_bytes is not None and need > self.memory_bytes:
             raise PolicyRefused(

@@ -1,8 +1,10 @@
 """Steps of several lengths: each batch at the shortest that holds its rows, and the update of the full length."""
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
+from operator import ne
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import as_simulated
 import numpy as np
 import pytest
 from as_simulated import assert_as_simulated
+from length_kit import BATCH, LONGEST, ROWS, SCHEMA, WORDS, Read, asked, assert_close, rows, trained, widths_of_steps
 from numpy.typing import NDArray
 from sdk_kit import RESEARCHER, Coordinator
 
@@ -18,8 +21,9 @@ from coterie.aggregation.experiment import Experiment
 from coterie.aggregation.external_model import ExternalModel
 from coterie.aggregation.plan.check import check_manifest, check_plan
 from coterie.aggregation.plan.stage import StageLength
+from coterie.aggregation.walk import FED
 from coterie.client_sdk.device.policy import memory_needed
-from coterie.client_sdk.device.trainers.base import LocalResult, LocalTask, LocalWork
+from coterie.client_sdk.device.trainers.base import LocalTask, LocalWork
 from coterie.client_sdk.device.trainers.plan import PlanTrainer
 from coterie.compute import nn
 from coterie.compute import numpy as xp
@@ -29,93 +33,20 @@ from coterie.compute.nn.mode import EVAL, Mode
 from coterie.compute.nn.module import Parameters, ParameterSpec, part, prefixed
 from coterie.compute.nn.zoo import gru
 from coterie.compute.optim import adam, sgd
-from coterie.compute.runtime.bound_step import BoundStep
 from coterie.compute.runtime.length_loop import positions
+from coterie.compute.runtime.slots import HostSlot
+from coterie.compute.runtime.tensors import TensorInfo
 from coterie.errors import ExperimentError, PlanRefused
 from coterie.protocol.privacy import ExampleLevel
 from coterie.protocol.rounds import RoundPolicy
-from coterie.protocol.schema import DataSchema, Feature, Label
+from coterie.protocol.schema import Feature, Label
 from coterie.simulation import simulate_full
-
-WORDS, LONGEST, ROWS, BATCH = 11, 12, 44, 4
-LENGTHS = {"x": (3, 6)}
-SCHEMA = DataSchema(
-    (Feature(name="x", dtype="int32", shape=(LONGEST,), low=0, high=WORDS - 1),), Label(name="y", low=0, high=1)
-)
-
-
-class Read(nn.Module):
-    """Reads words with a recurrent layer or with attention, and takes the mean over the words that there are."""
-
-    def __init__(self, layer: nn.Module, *, masked: bool = True, dropout: float = 0.0) -> None:
-        self.embedding, self.layer, self.head = nn.Embedding(WORDS, 8), layer, nn.Linear(8, 2)
-        self.dropout, self.masked = nn.Dropout(dropout), masked
-
-    def specs(self) -> dict[str, ParameterSpec]:
-        return prefixed({"embedding": self.embedding, "layer": self.layer, "head": self.head})
-
-    def __call__(self, params: Parameters, x: Array, mode: Mode = EVAL) -> Array:
-        held = xp.astype(x != 0, "float32")
-        y = self.dropout({}, self.embedding(part(params, "embedding"), x, mode), mode)
-        if isinstance(self.layer, nn.MultiHeadAttention):
-            mask = (xp.reshape(held, (x.shape[0], 1, 1, x.shape[1])) - 1.0) * 1e9
-            y = self.layer(part(params, "layer"), y, mode, mask)
-        else:
-            y = self.layer(part(params, "layer"), y, mode)
-        seen = xp.reshape(held, (*x.shape, 1)) if self.masked else xp.ones((*x.shape, 1), dtype="float32")
-        mean = xp.sum(y * seen, axis=1) / xp.maximum(xp.sum(seen, axis=1), 1.0)
-        return self.head(part(params, "head"), mean, mode)
-
-
-def rows(seed: int = 3, count: int = ROWS, lengths: Sequence[int] = (2, 3, 5, 12)) -> dict[str, NDArray[Any]]:
-    """Rows of these lengths, whose batches are of several lengths; the label says whether the first word is large."""
-    rng = np.random.default_rng(seed)
-    x = rng.integers(1, WORDS, (count, LONGEST)).astype(np.int32)
-    for row, length in zip(x, rng.choice(lengths, count, p=[0.5, 0.2, 0.2, 0.1]), strict=True):
-        row[length:] = 0
-    return {"x": x, "y": (x[:, 0] > WORDS // 2).astype(np.int32)}
-
-
-def asked(**changes: Any) -> Experiment:
-    usual: dict[str, Any] = {
-        "name": "lengths",
-        "model": Read(nn.GRU(8, 8)),
-        "schema": SCHEMA,
-        "loss": softmax_cross_entropy,
-        "optimizer": adam(0.02),
-        "batch_size": BATCH,
-        "epochs": 2,
-        "holdout": 0.0,
-        "rounds": RoundPolicy(rounds=1, cohort=1, evaluate_every=0),
-        "lengths": LENGTHS,
-    }
-    return Experiment(**usual | changes)
-
-
-def trained(wanted: Experiment, trainer: PlanTrainer | None = None, *, data: Any = None, seed: int = 7) -> LocalResult:
-    compiled = compile_plan(wanted)
-    task = LocalTask(experiment="lengths", round=1, seed=seed)
-    work = LocalWork(plan=compiled.plan, task=task, weights=compiled.initial, rows=data or rows())
-    return (trainer or PlanTrainer()).train(work)
-
-
-def assert_close(found: Mapping[str, NDArray[Any]], expected: Mapping[str, NDArray[Any]]) -> None:
-    for name, value in expected.items():
-        np.testing.assert_allclose(found[name], value, rtol=1e-4, atol=2e-5, err_msg=name)
 
 
 @pytest.fixture
 def widths(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The length of each step that is taken."""
-    taken: list[int] = []
-    step = BoundStep.step
-
-    def counted(loop: BoundStep, feeds: Mapping[str, NDArray[Any]]) -> None:
-        taken.extend(info.shape[1] for info in loop.feeds if info.name == "batch/x")
-        step(loop, feeds)
-
-    monkeypatch.setattr(BoundStep, "step", counted)
-    return taken
+    return widths_of_steps(monkeypatch)
 
 
 LAYERS: Mapping[str, Any] = {
@@ -317,8 +248,38 @@ def test_a_plan_without_lengths_says_nothing_of_them(compiled: CompiledPlan) -> 
     assert compiled.plan.graphs["train"] == bare.graphs["train"]
 
 
-def test_a_policy_counts_the_state_of_each_length(compiled: CompiledPlan) -> None:
-    assert memory_needed(compiled.plan) > 1.5 * memory_needed(compile_plan(asked(lengths={})).plan)
+def test_a_policy_counts_what_each_length_is_fed(compiled: CompiledPlan) -> None:
+    """State and constants are there once; a row is its positions, its label and its weight."""
+    bare = compile_plan(asked(lengths={})).plan
+    assert memory_needed(compiled.plan) - memory_needed(bare) == 2 * 4 * BATCH * (LONGEST + 1 + 1)
+
+
+def test_state_is_copied_once_a_training_whatever_its_lengths(
+    compiled: CompiledPlan, widths: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copied, made = Counter[str](), Counter[str]()
+    write, make = HostSlot.write, HostSlot.make
+
+    def counted(slot: HostSlot, array: NDArray[Any]) -> None:
+        copied[slot.info.name] += 1
+        write(slot, array)
+
+    def counted_slot(info: TensorInfo) -> HostSlot:
+        made[info.name] += 1
+        return make(info)
+
+    monkeypatch.setattr(HostSlot, "write", counted)
+    monkeypatch.setattr(HostSlot, "make", staticmethod(counted_slot))
+    trainer, stage = PlanTrainer(), compiled.plan.manifest.stage("train")
+    for number in (1, 2):
+        task = LocalTask(experiment="lengths", round=number, seed=number)
+        del widths[:]
+        trainer.train(LocalWork(plan=compiled.plan, task=task, weights=compiled.initial, rows=rows()))
+        assert set(widths) == {3, 6, LONGEST} and sum(map(ne, widths, widths[1:])) > 3
+        kept = {tensor.name for tensor in stage.inputs if tensor.source not in FED}
+        assert {name: copied[name] for name in kept} == dict.fromkeys(kept, number)
+        assert copied["batch/x"] == number * 22
+    assert made["batch/x"] == 3 and all(made[name] <= 2 for name in stage.carry.values())
 
 
 def test_a_door_holds_each_file_against_its_length(compiled: CompiledPlan) -> None:

@@ -20,6 +20,7 @@ from coterie.aggregation.plan.bundle import Plan
 from coterie.aggregation.plan.manifest import Manifest
 from coterie.aggregation.plan.stage import SAMPLE_WEIGHT, Stage, StageFile, TaskName
 from coterie.aggregation.sequence_lengths import padding
+from coterie.aggregation.step_case import step_case
 from coterie.aggregation.walk import Supply, filled, run
 from coterie.client_sdk.device.trainers.base import LocalResult, LocalWork
 from coterie.client_sdk.device.trainers.private_feeds import private_feeds
@@ -76,18 +77,7 @@ class StartedTraining:
 
         feeds: what ``step_feeds`` gives.
         """
-        stage, values, graphs = self.stage, self.filled(), self.work.plan.graphs
-        carried = frozenset(stage.carry.values())
-        return StepCase(
-            data=graphs[stage.name],
-            carry=stage.carry,
-            constants={name: value for name, value in values.items() if name not in carried},
-            state={name: value for name, value in values.items() if name in carried},
-            feeds=feeds,
-            frozen=frozenset(t.name for t in stage.from_source("frozen")),
-            batch=frozenset(t.name for t in stage.from_source("batch")),
-            variants={file.kind: graphs[file.name] for file in stage.files if file.kind and file.name in graphs},
-        )
+        return step_case(self.work.plan, self.stage, self.supply, feeds)
 
 
 def stepped(manifest: Manifest) -> Stage:

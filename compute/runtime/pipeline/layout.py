@@ -95,10 +95,9 @@ class PipelineLayout:
             inputs = {name: self._view(bounds[name], turn) if name in bounds else slot(name) for name in piece.inputs}
             outputs = {name: slot(name) for name in piece.outputs}
             for name in piece.sums:
-                places = self._sum(name, turn)
+                place = outputs[sum_name(name, more=number > 0)] = self._sum(name, turn)
                 if number:
-                    inputs[before(name)] = places[(number - 1) % len(places)]
-                outputs[sum_name(name, more=number > 0)] = places[number % len(places)]
+                    inputs[before(name)] = place
             turns.append(Turn(inputs, outputs))
         return turns[0], turns[1]
 
@@ -122,22 +121,18 @@ class PipelineLayout:
             return self._handed[name]
         return self.inputs[1 - turn][self._carry[name]] if name in self._carry else self.results[name]
 
-    def _sum(self, name: str, turn: int) -> list[View]:
-        """The places of a sum, in the order of micro-batches: a result of the step is in its own at the last."""
-        places = self._sums[name]
-        if name not in self._cut.micro.step.outputs:
-            return places
-        last, found = len(self._cut.pieces) - 1, list(places)
-        found[last % len(places)] = self._made(name, turn)
-        return found
+    def _sum(self, name: str, turn: int) -> View:
+        """Where the micro-batches add to a sum. In a piece that has the sum of those before, only the addition at its
+        end reads that, number by number: so it is done where the sum lies.
+        """
+        return self._sums[name] if name in self._sums else self._made(name, turn)
 
     def _view(self, bound: Bound, turn: int) -> View:
         """Where an input lies: the step's, what is the same for all micro-batches, or a sum of all of them."""
         if bound.home == "input":
             place = self.inputs[turn][bound.tensor]
-        elif bound.tensor in self._sums:
-            places = self._sum(bound.tensor, turn)
-            place = places[(len(self._cut.pieces) - 1) % len(places)]
+        elif bound.tensor in self._cut.places:
+            place = self._sum(bound.tensor, turn)
         else:
             place = self._handed[bound.tensor]
         return View(place.offset + bound.start * np.dtype(bound.dtype).itemsize, bound.shape, bound.dtype)
@@ -165,20 +160,14 @@ class PipelineLayout:
             found |= stepped_in_place(duty.data, own)
         return found
 
-    def _sum_places(self) -> dict[str, list[View]]:
-        """A sum is added to where it lies if that is proven to be right, else from one place to the other."""
-        step, found = self._cut.micro.step, dict[str, list[View]]()
-        for piece in self._cut.pieces[-1]:
-            if piece.data:
-                pairs = {sum_name(name, more=True): before(name) for name in piece.sums}
-                lying = stepped_in_place(piece.data, pairs)
-                for name in piece.sums:
-                    count = 1 if before(name) in lying else 2
-                    shape, dtype = step.shapes[name], step.dtype(name).name
-                    # The place of a result is known; it stands for one of them.
-                    own = [self._made(name, 0)] if name in step.outputs else []
-                    found[name] = own + [self._places.take(shape, dtype) for _ in range(count - len(own))]
-        return found
+    def _sum_places(self) -> dict[str, View]:
+        """Of the sums that are no results of the step, which have places of their own."""
+        step = self._cut.micro.step
+        return {
+            name: self._places.take(step.shapes[name], step.dtype(name).name)
+            for name in self._cut.places
+            if name not in step.outputs
+        }
 
     def _handed_places(self) -> dict[str, View]:
         """What duties make for other duties, and for the micro-batches."""

@@ -5,6 +5,7 @@ import os
 import platform
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 from threading import Lock
@@ -16,12 +17,14 @@ from coterie.compute.ir import NDArray
 from coterie.compute.runtime.session import CPU, open_session, runtime_version
 
 RUNS = 4
+KEPT_GRAPHS = 16
 
 
 class OperatorTimes:
     """Seconds of the nodes of graphs, by the graph's digest, the machine, ONNX Runtime and the number of threads.
 
-    folder: where they are kept; None for this process alone. May be used from several threads.
+    folder: where they are kept; None for this process alone. Of the graphs that were asked for last, ``KEPT_GRAPHS``
+    are kept. May be used from several threads.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -36,23 +39,27 @@ class OperatorTimes:
         key = sha256(json.dumps([sha256(data).hexdigest(), *_machine(), threads]).encode()).hexdigest()
         count = len(cast(Any, onnx).load_from_string(data).graph.node)
         with self._lock:
-            if key not in self._known:
-                found = self._recalled(key, count)
-                if found is None:
-                    found = node_seconds(data, feeds(), threads)
-                    self._remember(key, found)
-                self._known[key] = found
-            return self._known[key]
+            found = self._known.pop(key, None) or self._recalled(key, count)
+            if found is None:
+                found = node_seconds(data, feeds(), threads)
+                self._remember(key, found)
+            self._known[key] = found
+            while len(self._known) > KEPT_GRAPHS:
+                del self._known[next(iter(self._known))]
+            return found
 
     def _recalled(self, key: str, count: int) -> tuple[float, ...] | None:
         """What a file says; None where there is none that can be used."""
         if self._folder is None:
             return None
+        file = self._folder / f"{key}.json"
         try:
-            told: Any = json.loads((self._folder / f"{key}.json").read_text(encoding="utf-8"))
+            told: Any = json.loads(file.read_text(encoding="utf-8"))
             found = tuple(map(float, told))
         except (OSError, ValueError, TypeError):
             return None
+        with suppress(OSError):
+            file.touch()  # What is asked for stays longest.
         return found if len(found) == count and all(each >= 0 for each in found) else None
 
     def _remember(self, key: str, seconds: Sequence[float]) -> None:
@@ -62,6 +69,9 @@ class OperatorTimes:
         try:
             self._folder.mkdir(exist_ok=True)
             (self._folder / f"{key}.json").write_text(json.dumps(seconds), encoding="utf-8")
+            files = sorted(self._folder.glob("*.json"), key=lambda file: file.stat().st_mtime_ns, reverse=True)
+            for file in files[KEPT_GRAPHS:]:
+                file.unlink(missing_ok=True)
         except OSError:
             pass
 
