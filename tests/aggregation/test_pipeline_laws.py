@@ -23,11 +23,13 @@ from coterie.compute.nn import (
     TransformerBlock,
 )  # fmt: skip
 from coterie.compute.nn.module import Module
+from coterie.compute.onnx.pipeline.cut import before, sum_name
 from coterie.compute.onnx.spread.placement import Unspreadable
 from coterie.compute.onnx.spread.reading import StepGraph
 from coterie.compute.optim import Optimizer, adam, clipped, sgd
 from coterie.compute.runtime.choice import StepCase
 from coterie.compute.runtime.executable import Executable
+from coterie.compute.runtime.in_place import stepped_in_place
 from coterie.protocol.schema import DataSchema, Feature, Label
 from tests.aggregation.test_padding_laws import CASES, ROWS, batch_of, compiled
 from tests.aggregation.test_spread_laws import METHODS, STEPS, Arrays, batches_of, compares, experiment, feeds_of
@@ -89,6 +91,7 @@ def assert_same_steps(plan: CompiledPlan, batches: list[Any], processes: int) ->
     """Whoever comes first between two meetings."""
     alone = Executable(plan.plan.graphs["train"])
     shared = [in_turn(plan, feeds_of(plan, batches[0], 0), processes, reverse=each) for each in (False, True)]
+    assert_sums_lie_once(shared[0])
     for step, batch in enumerate(batches):
         feeds = feeds_of(plan, batch, step)
         right = alone.run(feeds)
@@ -97,6 +100,21 @@ def assert_same_steps(plan: CompiledPlan, batches: list[Any], processes: int) ->
             for name, value in right.items():
                 np.testing.assert_allclose(found[name], value, rtol=BOUND, atol=BOUND, err_msg=f"{step} {name}")
     return shared[0]
+
+
+def assert_sums_lie_once(made: InTurn) -> None:
+    """Each piece may add to its sums where they lie, and does."""
+    found = list[str]()
+    for piece in {each for pieces in made.step.cut.pieces[1:] for each in pieces if each.sums}:
+        pairs = {sum_name(name, more=True): before(name) for name in piece.sums}
+        assert stepped_in_place(piece.data, pairs) == set(pairs.values())
+        found += piece.sums
+    assert set(found) == made.step.cut.places.keys()
+    for program in made.layout.programs():
+        for turn in (turn for stage in program.stages for run in stage for turn in run.turns):
+            for name in found:
+                if before(name) in turn.inputs:
+                    assert turn.inputs[before(name)] == turn.outputs[sum_name(name, more=True)]
 
 
 @pytest.mark.capability("B8")

@@ -13,15 +13,16 @@ from sdk_kit import Lab, experiment, hear, rows, run
 from coterie.aggregation.compiling.compile import CompiledPlan, compile_plan
 from coterie.aggregation.experiment import Experiment
 from coterie.aggregation.horizontal import FedProx, Scaffold
-from coterie.client_sdk.device.parallel import DeviceParallel
+from coterie.client_sdk.device.parallel import KEPT_PLANS, DeviceParallel
 from coterie.client_sdk.device.policy import DevicePolicy, memory_needed
 from coterie.client_sdk.device.policy_file import read_policy
 from coterie.client_sdk.device.trainers.base import LocalResult, LocalTask, LocalWork, TrainOptions
-from coterie.client_sdk.device.trainers.plan import PlanTrainer
+from coterie.client_sdk.device.trainers.plan import PlanTrainer, step_feeds
 from coterie.compute import nn
 from coterie.compute.array import Array
 from coterie.compute.nn.losses import softmax_cross_entropy
 from coterie.compute.optim import adam, clipped, sgd
+from coterie.compute.runtime.choice import StepCase
 from coterie.compute.runtime.spread.asked import Parallel
 from coterie.compute.runtime.spread.team import ProcessLost
 from coterie.errors import ConfigurationError
@@ -184,6 +185,29 @@ def test_a_plan_that_mixes_rows_is_trained_by_one_process_and_the_owner_is_told_
     assert "takes rows of the batch together" in news.reason
     right = PlanTrainer().train(work_on(compiled))
     assert all(value.tobytes() == right.sections[name].tobytes() for name, value in found.sections.items())
+
+
+def test_the_choice_is_kept_for_the_plans_that_were_asked_for_last() -> None:
+    """A cut takes the memory of a plan's graphs a few times, and a device may be asked for plans without end."""
+    work = work_on(compile_plan(experiment(loss=compares)))
+    step = PlanTrainer().begin(work).step(next(step_feeds(work)))
+    shared = DeviceParallel(Parallel(2))
+
+    def cut(*plans: int) -> list[int]:
+        """Those of the plans that were cut anew."""
+        found = list[int]()
+        for plan in plans:
+
+            def case(plan: int = plan) -> StepCase:
+                found.append(plan)
+                return step
+
+            shared.choose(str(plan), case, batch=frozenset(("batch/x", "batch/y")), threads=1)
+        return found
+
+    kept = range(KEPT_PLANS)
+    assert cut(*kept) == [*kept] and cut(*kept, 0) == []
+    assert cut(KEPT_PLANS, 0) == [KEPT_PLANS] and cut(1) == [1]
 
 
 def test_processes_that_do_not_start_leave_the_plan_to_one_and_the_owner_is_told_why(

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from time import sleep
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from onnx import TensorProto, helper
 from coterie.compute.onnx.pipeline.balance import balanced
 from coterie.compute.onnx.pipeline.pieces import Pieces, finest, grouped
 from coterie.compute.onnx.spread.reading import StepGraph
-from coterie.compute.runtime.pipeline.operator_times import OperatorTimes
+from coterie.compute.runtime.pipeline.operator_times import KEPT_GRAPHS, OperatorTimes
 
 
 @pytest.mark.parametrize(
@@ -108,6 +109,38 @@ def test_operators_are_measured_once_for_a_graph_and_a_machine(tmp_path: Path, m
     monkeypatch.setattr("platform.node", lambda: "another")
     OperatorTimes(tmp_path / "times").of(data, measured, 1)
     assert len(asked) == 2
+
+
+def test_times_of_the_newest_graphs_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files that were asked for last stay, whoever asked; in memory there are no more. Clocks of files are coarse, so
+    some time passes between two graphs.
+    """
+    measured = list[str]()
+
+    def seconds(data: bytes, feeds: Mapping[str, NDArray[Any]], threads: int) -> tuple[float, ...]:
+        measured.append(str(threads))
+        sleep(0.03)
+        return (1.0,) * len(TWO_LAYERS)
+
+    monkeypatch.setattr("coterie.compute.runtime.pipeline.operator_times.node_seconds", seconds)
+    data, feeds = product()
+    times = OperatorTimes(tmp_path)
+    for threads in range(KEPT_GRAPHS):
+        times.of(data, lambda: feeds, threads)
+    first = OperatorTimes(tmp_path)
+    first.of(data, lambda: feeds, 0)
+    assert len(measured) == KEPT_GRAPHS
+    for threads in (101, 102):
+        times.of(data, lambda: feeds, threads)
+    assert len([*tmp_path.iterdir()]) == KEPT_GRAPHS
+    del measured[:]
+    again = OperatorTimes(tmp_path)
+    for threads in (0, *range(3, KEPT_GRAPHS), 101, 102):
+        again.of(data, lambda: feeds, threads)
+    assert measured == []
+    for asked in (times, again):
+        asked.of(data, lambda: feeds, 1)
+    assert measured == ["1"]
 
 
 @pytest.mark.parametrize("told", ["", "[1, 2]", "{}", json.dumps([-1.0] * len(TWO_LAYERS)), '["a"]', "[null]"])
