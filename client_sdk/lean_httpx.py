@@ -6,7 +6,13 @@ holds it is declared absent. Every other module of the SDK takes httpx from here
 
 Its transport asks ``sniffio``, for each of its locks, several a request, which library runs the event loop. Where that
 is not installed, Python looks through its whole path for it each time, and the answer is asyncio: so it is looked for
-once.
+once, and the process remembers that it is absent.
+
+This holds for the whole process, since the transport makes these locks itself, and asks by an import that no argument
+reaches. To replace its function would be no narrower, and would leave trio out; to depend on the package would change
+what every process of the environment does. What others see stays: the import fails with the same error, ``find_spec``
+finds nothing, and one that is installed, or loaded already, is left as it is. Only who installs it into the environment
+of a running process has to start that anew.
 """
 
 import importlib

@@ -3,8 +3,11 @@ waiting.
 """
 
 import asyncio
+import time
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Final
 
 SOON_S: Final = 0.05
@@ -56,21 +59,56 @@ class NewestWaits:
                 del self._ends[name]
 
 
+@dataclass
+class Waited:
+    """How long somebody has waited for something to change."""
+
+    seconds: float = 0.0
+
+
+# Of the request that is being answered: those who wait know nothing of requests.
+_WAITED: ContextVar[Waited | None] = ContextVar("waited", default=None)
+
+
+@contextmanager
+def counting_waits() -> Generator[Waited]:
+    """Gives how long this task has waited meanwhile, and the tasks that it began."""
+    found = Waited()
+    token = _WAITED.set(found)
+    try:
+        yield found
+    finally:
+        _WAITED.reset(token)
+
+
+@contextmanager
+def waiting() -> Generator[None]:
+    """Meanwhile somebody waits for something to change, or for more of it."""
+    began = time.perf_counter()
+    try:
+        yield
+    finally:
+        if (found := _WAITED.get()) is not None:
+            found.seconds += time.perf_counter() - began
+
+
 async def wait_for_either(events: Sequence[asyncio.Event], seconds: float) -> None:
     """Wait for the first of some events, at most so long."""
     waits = [asyncio.ensure_future(event.wait()) for event in events]
     try:
-        await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        with waiting():
+            await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        for waiting in waits:
-            waiting.cancel()
+        for each in waits:
+            each.cancel()
 
 
 async def wait(event: asyncio.Event, seconds: float | None) -> bool:
     """Wait for an event, at most so long. False when the time ran out."""
     try:
-        async with asyncio.timeout(seconds):
-            await event.wait()
+        with waiting():
+            async with asyncio.timeout(seconds):
+                await event.wait()
     except TimeoutError:
         return False
     return True

@@ -8,6 +8,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from coterie.server.bell import counting_waits
+
 BODY_LIMIT = 1024 * 1024
 BODILESS = ("GET", "HEAD")
 """Methods of which no route reads a body."""
@@ -20,7 +22,8 @@ STREAMED = (("PUT", "/v1/blobs/"), ("PATCH", "/v1/device/tasks/"), ("PATCH", "/v
 
 class Envelope:
     """Pure ASGI middleware: names the request (``Coterie-Trace``), bounds bodies that are read whole, gives up a body
-    that pauses for ``stall_s`` seconds or falls that far behind ``rate`` bytes a second, counts and times.
+    that pauses for ``stall_s`` seconds or falls that far behind ``rate`` bytes a second, counts and times, and tells the
+    time to answer from waits for news.
     """
 
     def __init__(self, app: ASGIApp, stall_s: float, rate: float) -> None:
@@ -67,16 +70,17 @@ class Envelope:
                 message = {**message, "headers": [*message.get("headers", ()), *headers]}
             await send(message)
 
-        try:
-            await self._app(scope, limited, traced)
-        except ClientDisconnect:
-            # Nobody is there to be answered, and nothing is wrong here.
-            status = LEFT
-        finally:
-            route = getattr(scope.get("route"), "path", "unmatched")
-            scope["app"].state.coordinator.metrics.observe(
-                scope["method"], route, status, time.perf_counter() - started
-            )
+        with counting_waits() as waited:
+            try:
+                await self._app(scope, limited, traced)
+            except ClientDisconnect:
+                # Nobody is there to be answered, and nothing is wrong here.
+                status = LEFT
+            finally:
+                route = getattr(scope.get("route"), "path", "unmatched")
+                scope["app"].state.coordinator.metrics.observe(
+                    scope["method"], route, status, time.perf_counter() - started, waited.seconds
+                )
 
 
 def _content_length(scope: Scope) -> int:

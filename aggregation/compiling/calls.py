@@ -64,13 +64,11 @@ class BatchCalls:
 
     schema: of the batch's rows.
     loss, metrics: the researcher's, (prediction, label) → one value per example.
-    precision: in which a module computes while it trains.
     """
 
     schema: DataSchema
     loss: PerExample
     metrics: Mapping[str, PerExample]
-    precision: ComputePrecision = "float32"
 
     def rows(self, rows: int) -> dict[str, TensorSpec]:
         """The inputs of a batch with labels and weights."""
@@ -125,19 +123,28 @@ class BatchCalls:
         return weights if weights.shape == rows else xp.ones(rows, dtype="float32")
 
     def output(
-        self, module: Module, what: str, inputs: GraphInputs, weights: Arrays, mode: modes.Mode
+        self,
+        module: Module,
+        what: str,
+        inputs: GraphInputs,
+        weights: Arrays,
+        mode: modes.Mode,
+        *,
+        precision: ComputePrecision = "float32",
     ) -> tuple[Array, Arrays]:
         """What a module makes of the batch's features, normalised as the schema says, and its buffers after it.
 
-        what: how messages call it. Raises errors.ExperimentError.
+        what: how messages call it.
+        precision: in which it computes; weights and results are float32.
+        Raises errors.ExperimentError.
         """
         features = {f.name: inputs[f"batch/{f.name}"] for f in self.schema.features}
         frozen = {name: spec.shape for name, spec in module.specs().items() if spec.role == "frozen"}
         held = Requested(inputs, "frozen", frozen)
         x = {f.name: _normalised(features[f.name], f) for f in self.schema.features}
         call = partial(forward, module)
-        if self.precision != "float32" and mode.training:
-            call = partial(half_forward, self.precision, module, named=researcher.NamedArrays)
+        if precision != "float32":
+            call = partial(half_forward, precision, module, named=researcher.NamedArrays)
         taken = ", ".join(f"{name}: {array.dtype}{list(array.shape)}" for name, array in x.items())
         prediction, buffers = researcher.ask(
             what,
@@ -181,15 +188,17 @@ class ModelCalls:
     """The calls of an experiment's model on a batch.
 
     algorithm: the name of the method, for messages.
+    precision: in which the model computes, at whatever weights.
     """
 
     batch: BatchCalls
     model: Module
     algorithm: str
+    precision: ComputePrecision = "float32"
 
     def predict(self, inputs: GraphInputs, weights: Arrays, mode: modes.Mode) -> tuple[Array, Arrays]:
         """The model's output for the batch, normalised as the schema says, and its buffers after it."""
-        return self.batch.output(self.model, "The model", inputs, weights, mode)
+        return self.batch.output(self.model, "The model", inputs, weights, mode, precision=self.precision)
 
     def represent(self, inputs: GraphInputs, weights: Arrays) -> Array:
         """What the model makes of the batch before its last layer, ``[B, …]``: the output of all layers but the last
@@ -206,7 +215,8 @@ class ModelCalls:
                 code="model_mismatch",
             )
         mine = {name: weights[name] for name in encoder.specs() if name in weights}
-        return self.batch.output(encoder, "The model's encoder", inputs, mine, modes.EVAL)[0]
+        what, mode = "The model's encoder", modes.EVAL
+        return self.batch.output(encoder, what, inputs, mine, mode, precision=self.precision)[0]
 
 
 def _normalised(x: Array, feature: Any) -> Array:

@@ -98,9 +98,7 @@ class GraphBuilder:
         layout = Layout.of(client.version(shapes))
         hyper = {name: float(value) for name, value in {**optimizer.hyper, **client.hyper}.items()}
         training = training_of(experiment)
-        batch = BatchCalls(
-            schema=experiment.schema, loss=loss, metrics=experiment.metrics, precision=experiment.precision
-        )
+        batch = BatchCalls(schema=experiment.schema, loss=loss, metrics=experiment.metrics)
         return GraphBuilder(
             experiment=experiment,
             training=training,
@@ -262,16 +260,19 @@ class GraphBuilder:
         self, inputs: GraphInputs, weights: Arrays, trained: Arrays, context: ObjectiveContext, mode: modes.Mode
     ) -> tuple[Array, Array, Arrays, Array]:
         """Of these rows: losses, predictions, buffers after them, and what the method minimises, ``[B]``."""
+        # Every pass of a step is in the experiment's precision, those at other weights too; probe, evaluation and
+        # inference are float32.
+        calls = replace(self.calls, precision=self.experiment.precision)
 
         def represent(changed: Arrays) -> Array:
-            return self.calls.represent(inputs, {**weights, **changed})
+            return calls.represent(inputs, {**weights, **changed})
 
         terms: list[Array] = []
-        prediction, after = self.calls.predict(inputs, weights, replace(mode, penalise=terms.append))
+        prediction, after = calls.predict(inputs, weights, replace(mode, penalise=terms.append))
         losses = self.batch.losses(inputs, prediction)
 
         def predict(changed: Arrays) -> Array:
-            return self.calls.predict(inputs, {**weights, **changed}, modes.EVAL)[0]
+            return calls.predict(inputs, {**weights, **changed}, modes.EVAL)[0]
 
         own = context(
             params=trained,

@@ -84,7 +84,8 @@ class Objective:
     params: the weights, of which the gradient is taken.
     represent(params): what the model makes of the batch before its last layer, ``[B, …]``, without dropout.
     constants: what ``begin`` returned.
-    prediction: of the weights that are trained, ``[B, …]``.
+    prediction: of the weights that are trained, ``[B, …]``; like those of represent and predict it is float32, and was
+        computed in the experiment's precision.
     label: of each row, ``[B]``.
     weight: 1 for a row and 0 for padding, ``[B]``.
     predict(params): what the model says at other weights, without dropout.

@@ -7,8 +7,8 @@ sim, each client adds to its loss
     mu · −log( exp(sim(z, z_glob)/t) / (exp(sim(z, z_glob)/t) + exp(sim(z, z_prev)/t)) ).
 
 A client's last model stays on the device. A client that takes part for the first time starts with the round's model as
-its last one, so that the term moves nothing. All three representations are taken without dropout and with the running
-statistics that the model has at that step.
+its last one, so that the term moves nothing. All three representations are taken without dropout, in the experiment's
+precision, and with the running statistics that the model has at that step; the similarities are float32.
 """
 
 from __future__ import annotations

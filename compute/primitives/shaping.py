@@ -132,6 +132,54 @@ def _slice_batch(call: Batched) -> Array:
     return bind("slice", call.inputs[0], starts=(0, *starts), stops=(call.size, *stops))
 
 
+def _strided_infer(x: Type, *, starts: Shape, stops: Shape, steps: Shape) -> Type:
+    within = _slice_infer(x, starts=starts, stops=stops)
+    if len(steps) != x.rank or any(step < 1 for step in steps):
+        raise ShapeError(f"steps {list(steps)} over {list(x.shape)}.", hint="Give one step >= 1 for each axis.")
+    return Type(x.dtype, tuple(-(-n // step) for n, step in zip(within.shape, steps, strict=True)))
+
+
+def _strided(x: NDArray, *, starts: Shape, stops: Shape, steps: Shape) -> NDArray:
+    return x[tuple(map(slice, starts, stops, steps))]
+
+
+def _strided_gradient(call: Call, g: Array) -> Array:
+    starts, stops, steps = (call.attributes[name] for name in ("starts", "stops", "steps"))
+    for axis, step in enumerate(steps):
+        if step > 1:
+            g = _spread(g, axis, step, stops[axis] - starts[axis])
+    after = tuple(n - stop for n, stop in zip(call.inputs[0].shape, stops, strict=True))
+    return bind("pad", g, before=starts, after=after, value=0.0)
+
+
+def _spread(g: Array, axis: int, step: int, size: int) -> Array:
+    """Zeros behind each element of an axis, so that they are ``step`` apart; ``size`` elements of that."""
+    front, back = g.shape[:axis], g.shape[axis + 1 :]
+    apart = rules.reshape(g, (*front, g.shape[axis], 1, *back))
+    behind = tuple(step - 1 if place == axis + 1 else 0 for place in range(apart.ndim))
+    apart = bind("pad", apart, before=(0,) * apart.ndim, after=behind, value=0.0)
+    flat = rules.reshape(apart, (*front, g.shape[axis] * step, *back))
+    return bind("slice", flat, starts=(0,) * flat.ndim, stops=(*front, size, *back))
+
+
+def _strided_lower(emit: Emitter, node: Node, names: Sequence[str]) -> str:
+    starts, stops, steps = (node.attributes[name] for name in ("starts", "stops", "steps"))
+    sizes = node.inputs[0].type.shape
+    axes = [axis for axis, n in enumerate(sizes) if (starts[axis], stops[axis], steps[axis]) != (0, n, 1)]
+    if not axes:
+        return names[0]
+    return emit.op(
+        "Slice",
+        names[0],
+        *(emit.integers([which[a] for a in axes]) for which in (starts, stops, range(len(sizes)), steps)),
+    )
+
+
+def _strided_batch(call: Batched) -> Array:
+    starts, stops, steps = (call.attributes[name] for name in ("starts", "stops", "steps"))
+    return bind(call.name, call.inputs[0], starts=(0, *starts), stops=(call.size, *stops), steps=(1, *steps))
+
+
 def _pad_infer(x: Type, *, before: Shape, after: Shape, value: float) -> Type:
     if not len(before) == len(after) == x.rank or any(n < 0 for n in before + after):
         raise ShapeError(
@@ -247,6 +295,17 @@ ROWS = (
         gradient=per_input(_slice_gradient),
         batch=_slice_batch,
         lower=_slice_lower,
+        facts=facts.moving(
+            category="tensor", view=False, cheap=True, zero="all", half="follows", rounds=False, folds=True
+        ),
+    ),
+    single(
+        name="strided_slice",
+        infer=_strided_infer,
+        evaluate=_strided,
+        gradient=per_input(_strided_gradient),
+        batch=_strided_batch,
+        lower=_strided_lower,
         facts=facts.moving(
             category="tensor", view=False, cheap=True, zero="all", half="follows", rounds=False, folds=True
         ),

@@ -123,6 +123,11 @@ RECIPES: tuple[Recipe, ...] = (
     Recipe("transpose", lambda a: xp.permute_dims(a, (2, 0, 1)) * 2.0, (_f(2, 3, 4),)),
     Recipe("broadcast_to", lambda a: xp.broadcast_to(a, (2, 3, 4)), (_f(3, 1),)),
     Recipe("slice", lambda a: a[1:, :2], (_f(3, 4),)),
+    Recipe(
+        "strided_slice",
+        lambda a: bind("strided_slice", a, starts=(0, 1, 0), stops=(2, 5, 5), steps=(1, 2, 3)),
+        (_f(2, 5, 7),),
+    ),
     # On one provider each input after such a one takes another's values.
     Recipe("input that nothing reads", lambda a, b, c: a - c, (_f(3, 4), _f(3, 4), _f(3, 4)), differentiable=False),
     Recipe("pad", lambda a: xp.pad(a, ((1, 0), (0, 2))), (_f(3, 4),)),

@@ -11,7 +11,7 @@ from fastapi.responses import StreamingResponse
 from coterie.errors import InputError
 from coterie.server.auth.caller import Caller
 from coterie.server.auth.gate import Calling, OpenCoordinator, gated_router
-from coterie.server.bell import wait
+from coterie.server.bell import wait, waiting
 from coterie.server.coordinator import Coordinator
 from coterie.server.paging import NUMBER, instant
 from coterie.server.store import events, tokens
@@ -65,7 +65,8 @@ async def follow(
         if await wait(
             ring, coordinator.settings.heartbeat_s if left is None else min(left, coordinator.settings.heartbeat_s)
         ):
-            await asyncio.sleep(TOGETHER_S)
+            with waiting():
+                await asyncio.sleep(TOGETHER_S)
         else:
             yield b": heartbeat\n\n"
 

@@ -5,11 +5,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
 from coterie.aggregation.compiling.compile import compile_plan
 from coterie.aggregation.experiment import Experiment
 from coterie.aggregation.horizontal import Algorithm, FedAvg, FedNova, FedProx, FedSGD, Moon, Scaffold
+from coterie.aggregation.horizontal.algorithm import ClientPart, Objective
 from coterie.aggregation.plan.strategies import strategies
 from coterie.compute import nn
 from coterie.compute import numpy as xp
@@ -81,6 +83,72 @@ def test_a_step_in_half_precision_follows_the_step_in_float32(precision: str, ru
         assert half[name].dtype == np.float32
         np.testing.assert_allclose(half[name], expected, rtol=0, atol=TOLERANCE)
     assert any((half[name] != expected).any() for name, expected in whole.items())
+
+
+def near_the_round(losses: Array, context: Objective) -> Array:
+    """The loss, and how far the predictions are from those of the round's model."""
+    apart = context.prediction - context.predict({name: context.base[name] for name in context.params})
+    return losses + xp.sum(apart * apart, axis=1)
+
+
+OTHER_WEIGHTS = {
+    "the model's representations": Moon(1.0, 0.5),
+    "its predictions": Algorithm(name="near", parameters={}, client=ClientPart(objective=near_the_round)),
+}
+
+
+def train_file(**changes: Any) -> onnx.GraphProto:
+    """The graph of a step, with the types of its values."""
+    return onnx.shape_inference.infer_shapes(
+        onnx.load_from_string(compile_plan(experiment(**changes)).plan.graphs["train"])
+    ).graph
+
+
+def products(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
+    return [node for node in graph.node if node.op_type in ("MatMul", "Gemm")]
+
+
+@pytest.mark.parametrize("what", OTHER_WEIGHTS)
+def test_passes_at_other_weights_are_in_float16_too(what: str) -> None:
+    graph = train_file(precision="float16", algorithm=OTHER_WEIGHTS[what])
+    dtypes = {value.name: value.type.tensor_type.elem_type for value in graph.value_info}
+    found = products(graph)
+    assert len(found) > len(products(train_file(precision="float16")))
+    assert {dtypes[node.output[0]] for node in found} == {onnx.TensorProto.FLOAT16}
+    casts = {node.output[0] for node in graph.node if node.op_type == "Cast"}
+    rounded = {one for one in casts if dtypes[one] == onnx.TensorProto.FLOAT16}
+    read = {node.input[0] for node in graph.node if node.output[0] in rounded}
+    assert {f"base/{name}" for name in ("0.weight", "0.bias")} <= read
+    if what == "the model's representations":
+        assert {f"round_input/begin/{name}" for name in ("0.weight", "0.bias")} <= read
+
+
+@pytest.mark.parametrize("what", OTHER_WEIGHTS)
+def test_passes_at_other_weights_are_in_bfloat16_too(what: str) -> None:
+    """Each operand of a product is what is left of a number when its lower bits are taken away."""
+    graph = train_file(precision="bfloat16", algorithm=OTHER_WEIGHTS[what])
+    makers = {output: node for node in graph.node for output in node.output}
+
+    def maker(tensor: str) -> str:
+        node = makers.get(tensor)
+        if node is not None and node.op_type in ("Transpose", "Reshape"):
+            return maker(node.input[0])
+        return "an input" if node is None else node.op_type
+
+    found = products(graph)
+    assert len(found) > len(products(train_file(precision="bfloat16")))
+    assert {maker(tensor) for node in found for tensor in node.input[:2]} == {"Sub"}
+    # The own representation is part of the own prediction, as it is in float32.
+    assert len(found) == len(products(train_file(algorithm=OTHER_WEIGHTS[what])))
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
+def test_moon_follows_float32_over_rounds_in_which_clients_have_a_last_model(precision: str) -> None:
+    changes: dict[str, Any] = {"algorithm": Moon(1.0, 0.5), "rounds": RoundPolicy(rounds=4, cohort=2)}
+    whole, half = trained(**changes), trained(precision=precision, **changes)
+    for name, expected in whole.items():
+        np.testing.assert_allclose(half[name], expected, rtol=0, atol=2 * TOLERANCE)
+        assert (half[name] != expected).any()
 
 
 @pytest.mark.parametrize("precision", ["bfloat16", "float16"])

@@ -2,6 +2,8 @@
 
 import subprocess
 import sys
+from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 
@@ -36,6 +38,32 @@ def test_httpx_keeps_its_own_command_for_those_who_want_it() -> None:
     pytest.importorskip("click", reason="httpx's own command needs click, which a plain install may lack")
     code = "import coterie.client_sdk.lean_httpx, sys; assert 'httpx._main' not in sys.modules; import httpx._main"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=patience(60))
+
+
+IMPORTS_SNIFFIO = """
+import importlib.util, sys
+if {installed}:
+    sys.path.insert(0, {path!r})
+import coterie.client_sdk.lean_httpx
+try:
+    import sniffio
+except ModuleNotFoundError as error:
+    print(error.name, importlib.util.find_spec("sniffio"))
+else:
+    print(sniffio.__file__)
+"""
+
+
+@pytest.mark.skipif(find_spec("sniffio") is not None, reason="it is installed here, and nothing is done")
+@pytest.mark.parametrize("installed", [False, True])
+def test_others_find_sniffio_or_miss_it_as_without_coterie(installed: bool, tmp_path: Path) -> None:
+    path = tmp_path / "sniffio.py"
+    path.write_text("def current_async_library(): return 'asyncio'\n")
+    code = IMPORTS_SNIFFIO.format(installed=installed, path=str(tmp_path))
+    found = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=patience(60)
+    )
+    assert found.stdout.strip() == (str(path) if installed else "sniffio None")
 
 
 def test_the_public_names_are_these() -> None:

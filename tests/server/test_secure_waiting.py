@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import httpx
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 from secure_kit import MESSAGES, Member, lapse, leased, mailed, run, secure, started, together
 from server_kit import Opener, Operator
 
@@ -99,6 +100,37 @@ def test_a_wait_that_ends_says_that_the_message_is_kept(coordinator: Opener) -> 
             assert await one.told("roster")
             again = await send(one, "keys", one.make_keys())
             assert again.json()["state"] == "already" and again.json()["next"]["clients"] == len(VALUES)
+
+    run(work())
+
+
+async def seconds(operator: Operator, metric: str, route: str) -> float | None:
+    """The sum of a histogram at ``/metrics`` for a route; None where it was never noted."""
+    text = (await operator.http.get("/metrics")).text
+    sums = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
+    return next((s.value for s in sums if s.name == f"{metric}_sum" and s.labels["route"] == route), None)
+
+
+@pytest.mark.parametrize("ask", ["behind a message", "alone"])
+def test_metrics_tell_a_wait_from_the_time_to_answer(ask: str, coordinator: Opener) -> None:
+    async def work() -> None:
+        async with coordinator() as operator:
+            _, (one, *_) = await opened(operator)
+            keys, roster = (f"/v1/device/tasks/{{task}}/secure/{what}" for what in ("keys", "{awaited}"))
+            await send(one, "keys", one.make_keys(), "?wait_ms=0")
+            assert await seconds(operator, "coterie_wait_seconds", keys) is None
+            route, before = (keys, await seconds(operator, "coterie_request_seconds", keys) or 0.0)
+            began = time.monotonic()
+            if ask == "alone":
+                route, before = roster, 0.0
+                assert (await one.device.send("GET", one.path("roster?wait_ms=3000"))).status_code == 204
+            else:
+                assert (await send(one, "keys", one.make_keys(), "?wait_ms=3000")).json() == {"state": "already"}
+            took = time.monotonic() - began
+            waited = await seconds(operator, "coterie_wait_seconds", route)
+            assert waited is not None and 1.5 < waited < took
+            answered = await seconds(operator, "coterie_request_seconds", route)
+            assert answered is not None and answered - before <= took - waited
 
     run(work())
 

@@ -19,6 +19,7 @@ from typing import Any
 
 import httpx
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 from server_kit import Operator, fleet, sha256, update
 
 from coterie.errors import ConfigurationError
@@ -132,6 +133,28 @@ def test_start_serve_refuse_a_second_one_and_end_on_sigterm_with_a_stream_open(t
         assert time.monotonic() - started < 45, "the stream was waited for"
     with process({"folder": folder}) as (_, (_, again)):
         assert again is None  # the token is made once
+
+
+def test_how_long_a_stream_of_events_was_open_is_no_time_to_answer(tmp_path: Path) -> None:
+    with process({"folder": str(tmp_path / "state"), "heartbeat_s": 0.25}) as (_, (url, token)):
+        headers = {"Authorization": f"Bearer {token}"}
+        with httpx.stream("GET", f"{url}/v1/events", headers=headers, timeout=patience(60)) as stream:
+            lines = stream.iter_lines()
+            while next(lines) != ": heartbeat":
+                continue
+            time.sleep(1.5)
+        until = time.monotonic() + patience(60)
+        found: dict[str, float] = {}
+        while not found and time.monotonic() < until:
+            text = httpx.get(f"{url}/metrics", timeout=patience(60)).text
+            found = {
+                sample.name: sample.value
+                for family in text_string_to_metric_families(text)
+                for sample in family.samples
+                if sample.labels.get("route") == "/v1/events" and sample.name.endswith("seconds_sum")
+            }
+        assert found["coterie_wait_seconds_sum"] > 1.5
+        assert found["coterie_request_seconds_sum"] < found["coterie_wait_seconds_sum"]
 
 
 def drip(connection: socket.socket, seconds: float) -> str:

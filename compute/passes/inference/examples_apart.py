@@ -1,7 +1,7 @@
 """Convolutions of examples that lie beside each other, written plainly again.
 
-The writer puts the examples of a batch beside each other where rows are short and weights are inputs, which trains
-faster (``primitives.convolution_lowering``). In a file for inference weights are constants, for which runtimes have
+A file for CPUs has the examples of a batch beside each other where rows are short and weights are inputs, which trains
+faster (``passes.tune.examples_beside``). In a file for inference weights are constants, for which runtimes have
 layouts of their own, and a quantiser and an accelerator expect the plain convolution.
 """
 

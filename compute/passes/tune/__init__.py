@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from coterie.compute.ir import Graph, require_graph
+from coterie.compute.passes.tune.examples_beside import examples_beside
+from coterie.compute.passes.tune.kernel_gradients import kernel_gradients
 from coterie.compute.passes.tune.look_ups import rows_in_place
 from coterie.compute.passes.tune.pooling import pool_first
 from coterie.compute.passes.tune.ranks import equal_ranks
@@ -29,7 +31,9 @@ class Tuning:
 
 
 # Measured with ONNX Runtime's CPU provider, which is what most runtimes of portable files use.
-_CPU = Tuning(traced=(pool_first,), written=(rows_in_place, smaller_right, equal_ranks))
+_CPU = Tuning(
+    traced=(pool_first,), written=(rows_in_place, smaller_right, equal_ranks, examples_beside, kernel_gradients)
+)
 _NONE = Tuning()
 
 TUNING: Mapping[str, Tuning] = {"portable": _CPU, "cpu": _CPU, "wasm": _CPU}

@@ -126,6 +126,12 @@ CASES: dict[str, list[Case]] = {
         case(A, starts=(0, 1), stops=(1, 3)),
         case(A, starts=(0, 0), stops=(3, 4)),
     ],
+    "strided_slice": [
+        case(A, starts=(0, 1), stops=(3, 4), steps=(2, 1)),
+        case(A, starts=(1, 0), stops=(2, 4), steps=(1, 3)),
+        case(A, starts=(0, 0), stops=(3, 4), steps=(1, 1)),
+        case(spread(2, 7, 5), starts=(0, 1, 0), stops=(2, 7, 5), steps=(1, 3, 2)),
+    ],
     "pad": [
         case(A, before=(1, 0), after=(0, 2), value=0.0),
         case(ROW, before=(2,), after=(1,), value=-3.0),

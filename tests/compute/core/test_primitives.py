@@ -23,7 +23,7 @@ from coterie.compute.onnx.writer import to_onnx
 from coterie.compute.table import PLAIN
 from coterie.compute.trace import trace
 from coterie.errors import DTypeError, InputError
-from tests.compute.core.cases import CASES, TABLE, A, Case, apply, floats, ints, single, window
+from tests.compute.core.cases import CASES, TABLE, A, Case, apply, floats, ints, single
 
 # The operators of a portable plan, and Where, which only an explicit choice emits.
 PORTABLE = set(
@@ -176,82 +176,6 @@ def test_conversion_passes_gradients_between_floats_only() -> None:
 def test_stop_gradient_stops_it_and_keeps_the_value() -> None:
     function = lambda v: cnp.sum(v * bind("stop_gradient", v))  # noqa: E731
     np.testing.assert_array_equal(grad(function)(Array(A)).numpy(), A)
-
-
-def images(*shape: int) -> NDArray:
-    return np.random.default_rng(shape).normal(size=shape).astype(np.float32)
-
-
-KERNEL = {"kernel": (5, 5)}
-FORMS = [
-    pytest.param(name, operands, window(padding=((2, 2), (2, 2))) | more, how)
-    for name, operands, more, how in [
-        # Short rows: four to eight examples beside each other, as many as divide the batch.
-        ("conv", (images(16, 3, 9, 9), images(4, 3, 5, 5)), {}, ("Conv", [1, 8])),
-        ("conv", (images(10, 3, 9, 9), images(4, 3, 5, 5)), {}, ("Conv", [1, 5])),
-        ("conv", (images(11, 3, 9, 9), images(4, 3, 5, 5)), {}, ("Conv", [1, 1])),
-        ("conv", (images(8, 3, 9, 20), images(4, 3, 5, 5)), {}, ("Conv", [1, 1])),
-        ("conv", (images(8, 1, 9, 9), images(4, 1, 5, 5)), {}, ("Conv", [1, 1])),
-        ("conv_input_gradient", (images(16, 4, 9, 9), images(4, 3, 5, 5)), {"size": (9, 9)}, ("ConvTranspose", [1, 4])),
-        ("conv_input_gradient", (images(16, 4, 8, 8), images(4, 3, 5, 5)), {"size": (8, 8)}, ("ConvTranspose", [1, 8])),
-        (
-            "conv_input_gradient",
-            (images(8, 4, 9, 20), images(4, 3, 5, 5)),
-            {"size": (9, 20)},
-            ("ConvTranspose", [1, 1]),
-        ),
-        # The channels in the columns; a single channel unrolled when that is small, an image otherwise.
-        ("conv_weight_gradient", (images(8, 10, 9, 9), images(8, 6, 9, 9)), KERNEL, ("Conv", [1, 10])),
-        ("conv_weight_gradient", (images(2, 600, 5, 5), images(2, 3, 5, 5)), KERNEL, ("MatMul", None)),
-        ("conv_weight_gradient", (images(8, 1, 24, 24), images(8, 6, 24, 24)), KERNEL, ("MatMul", None)),
-        ("conv_weight_gradient", (images(8, 1, 80, 80), images(8, 2, 80, 80)), KERNEL, ("Conv", [1, 1])),
-    ]
-]
-
-
-@pytest.mark.parametrize(("name", "operands", "attributes", "how"), FORMS)
-def test_convolutions_choose_their_form_by_size_and_agree_with_numpy(
-    name: str, operands: tuple[NDArray, NDArray], attributes: dict[str, Any], how: tuple[str, list[int] | None]
-) -> None:
-    fn = lambda a, b: bind(name, a, b, **attributes)  # noqa: E731
-    traced = trace(fn, *operands).graph
-    nodes = onnx.load_from_string(to_onnx(traced, name=name)).graph.node
-    (work,) = [node for node in nodes if node.op_type in ("Conv", "ConvTranspose", "MatMul")]
-    reach = [list(field.ints) for field in work.attribute if field.name == "dilations"]
-    assert (work.op_type, *reach) == tuple(part for part in how if part is not None)
-    expected = interpret(traced, dict(zip("01", operands, strict=True)))["output"]
-    np.testing.assert_allclose(jit(fn)(*operands).numpy(), expected, rtol=1e-4, atol=1e-5 * np.abs(expected).max())
-
-
-@pytest.mark.parametrize(("width", "made", "work"), [(9, 6, ["MatMul"] * 5), (9, 12, ["Conv"]), (130, 6, ["Conv"])])
-def test_the_gradient_of_weights_by_channel_is_products_of_rows(width: int, made: int, work: list[str]) -> None:
-    """Where rows are short and each channel has one kernel."""
-    x, dy, attributes = images(2, 6, 7, width), images(2, made, 7, width), window(padding=((2, 2), (2, 2)), groups=6)
-    fn = lambda a, b: bind("conv_weight_gradient", a, b, kernel=(5, 5), **attributes)  # noqa: E731
-    traced = trace(fn, x, dy).graph
-    nodes = onnx.load_from_string(to_onnx(traced, name="weights")).graph.node
-    assert [node.op_type for node in nodes if node.op_type in ("Conv", "MatMul")] == work
-    expected = interpret(traced, {"0": x, "1": dy})["output"]
-    np.testing.assert_allclose(jit(fn)(x, dy).numpy(), expected, rtol=1e-4, atol=1e-5 * np.abs(expected).max())
-
-
-@pytest.mark.parametrize(
-    ("kernel", "padding", "made"), [(3, 1, [1, 6, 3, 12]), (7, 3, [1, 6, 7, 28]), (1, 0, [1, 6, 1, 4])]
-)
-def test_the_gradient_of_weights_makes_nothing_of_what_a_stride_leaves_over(
-    kernel: int, padding: int, made: list[int]
-) -> None:
-    """Neither of the padding at the end, nor of the elements that a kernel of one passes over."""
-    x, dy = images(4, 4, 8, 8), images(4, 6, 4, 4)
-    attributes = window(stride=(2, 2), padding=((padding, padding), (padding, padding)))
-    fn = lambda a, b: bind("conv_weight_gradient", a, b, kernel=(kernel, kernel), **attributes)  # noqa: E731
-    traced = trace(fn, x, dy).graph
-    model = onnx.shape_inference.infer_shapes(onnx.load_from_string(to_onnx(traced, name="gradient")))
-    (work,) = [node for node in model.graph.node if node.op_type == "Conv"]
-    (found,) = [value for value in model.graph.value_info if value.name == work.output[0]]
-    assert [size.dim_value for size in found.type.tensor_type.shape.dim] == made
-    expected = interpret(traced, {"0": x, "1": dy})["output"]
-    np.testing.assert_allclose(jit(fn)(x, dy).numpy(), expected, rtol=1e-4, atol=1e-5 * np.abs(expected).max())
 
 
 def test_an_index_outside_the_table_is_refused() -> None:
