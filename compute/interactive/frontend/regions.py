@@ -12,7 +12,7 @@ import ast
 from collections.abc import Collection, Iterator, Sequence
 from typing import TypeAlias
 
-from coterie.compute.interactive.frontend.names import assigned, called, effects, own
+from coterie.compute.interactive.frontend.names import assigned, effects, own
 from coterie.compute.interactive.frontend.syntax import SYNTAX, assign, call, load, located, names_tuple
 
 _LINES = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Return, ast.Expr)
@@ -123,7 +123,9 @@ class _Regions:
 
 def _says(node: ast.stmt) -> bool:
     """Whether it prints."""
-    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and called(node.value) == "print"
+    if not isinstance(node, ast.Expr) or not isinstance(node.value, ast.Call):
+        return False
+    return isinstance(node.value.func, ast.Name) and node.value.func.id == "print"
 
 
 def _check(node: ast.stmt, made: set[str], shared: set[str]) -> None:

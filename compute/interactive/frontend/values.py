@@ -51,9 +51,12 @@ class Unset(Undefined):
 
 def is_traced(x: Any) -> bool:
     """Whether a decision on this value has to be part of the graph."""
-    if type(x) is Deferred:
-        return x.held.size == 1
-    return isinstance(x, Array) and x.recorder is not None
+    return type(x) is not Deferred and isinstance(x, Array) and x.recorder is not None
+
+
+def is_decided_by_host(test: Any) -> bool:
+    """Whether a test is a number that a line of Python gives, of which a graph can decide."""
+    return type(test) is Deferred and test.held.size == 1
 
 
 def is_dynamic(value: Any) -> bool:

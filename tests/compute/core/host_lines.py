@@ -95,7 +95,14 @@ def a_decision(x):
 def a_choice(x):
     h = x * 2.0
     sign = int(np.sign(h.numpy().sum()))
-    return cnp.exp(h) if sign else h
+    return cnp.exp(h) if sign > 0 else h
+
+
+def a_plain_choice(x):
+    h = x * 2.0
+    up = h.numpy().sum() > 0
+    y = cnp.exp(h) if up else h
+    return y + x
 
 
 def a_loop_of_pythons(x):
@@ -104,14 +111,6 @@ def a_loop_of_pythons(x):
         weight = float(np.max(x[row].numpy()))
         total = total + cnp.tanh(x[row]) * weight
     return total
-
-
-def a_loop_of_a_length_that_is_read(x):
-    h = cnp.tanh(x)
-    steps = int(abs(x.numpy().sum())) + 1
-    for _ in range(steps):
-        h = h * 0.5 + 1.0
-    return h
 
 
 def an_update(x):
@@ -201,9 +200,9 @@ COMPILED: dict[Callable[..., Any], int] = {
     a_return: 1,
     a_bool: 1,
     a_decision: 1,
-    a_choice: 1,
+    a_choice: 2,
+    a_plain_choice: 1,
     a_loop_of_pythons: 3,
-    a_loop_of_a_length_that_is_read: 1,
     an_update: 1,
     a_slice: 1,
     a_global: 1,

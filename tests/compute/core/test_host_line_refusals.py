@@ -129,6 +129,33 @@ def a_draw(x):
     return h * y
 
 
+def a_loop_of_a_length_that_is_read(x):
+    h = cnp.tanh(x)
+    steps = int(abs(x.numpy().sum())) + 1
+    for _ in range(steps):
+        h = h * 0.5 + 1.0
+    return h
+
+
+def a_number_by_a_choice(x):
+    h = cnp.tanh(x)
+    up = h.numpy().sum() > 0
+    if up:
+        factor = 0.1
+    else:
+        factor = 0.2
+    return h * factor
+
+
+def a_break(x):
+    h = cnp.tanh(x)
+    for _ in range(3):
+        h = h * 0.5
+        if float(h.max()) < 0.3:
+            break
+    return h
+
+
 def in_a_try(x):
     try:
         h = x * float(x.max())
@@ -148,6 +175,9 @@ KEEPING: dict[Callable[..., Any], tuple[int, str]] = {
     a_change_of_what_is_given: (2, "changes a list or a dict"),
     a_draw: (2, "random numbers"),
     in_a_try: (2, "being traced"),
+    a_loop_of_a_length_that_is_read: (3, "int that a line of Python gives"),
+    a_number_by_a_choice: (3, "'factor' a number of Python's"),
+    a_break: (4, "a number of Python's"),
 }
 
 
