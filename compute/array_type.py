@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, cast
 
 import numpy as np
 
+from coterie.compute.deferred import Deferred
 from coterie.compute.dispatch import DISPATCH, Row, run
 from coterie.compute.ir import FLOATS, SIGNED, Attributes, NDArray, Type, Value, label
 from coterie.compute.limits import check_size
-from coterie.compute.literals import fits, literal
+from coterie.compute.literals import dtype_name, fits, literal
 from coterie.compute.recorder import RECORDER, Recorder, refused
 from coterie.compute.source import asked_operation, user_source
 from coterie.errors import ArgumentValueError, DTypeError, InputError, ShapeError, TraceError
@@ -330,6 +331,9 @@ def as_array(x: ArrayLike, dtype: Any = None) -> Array:
     """
     if isinstance(x, Array):
         return x if dtype is None else DISPATCH.functions.astype(x, dtype)
+    if type(cast("object", x)) is Deferred:
+        deferred = cast("Deferred", x)
+        return _of_dtype(deferred, deferred.alone if dtype is None else dtype_name(dtype))
     if isinstance(x, (list, tuple)) and any(isinstance(leaf, Array) for leaf in cast("Sequence[Any]", x)):
         stacked = DISPATCH.functions.stack([as_array(leaf) for leaf in cast("Sequence[Any]", x)])
         return stacked if dtype is None else DISPATCH.functions.astype(stacked, dtype)
@@ -364,6 +368,8 @@ def promote(name: str, *operands: ArrayLike) -> tuple[Array, ...]:
 
 
 def _adopt(name: str, x: ArrayLike, dtype: str, strong: Sequence[Array]) -> Array:
+    if type(cast("object", x)) is Deferred:
+        return _of_dtype(cast("Deferred", x), dtype)
     if isinstance(x, (bool, int, float)):
         if not fits(x, dtype):
             fix = "Convert the array with astype(x, dtype)."
@@ -372,3 +378,9 @@ def _adopt(name: str, x: ArrayLike, dtype: str, strong: Sequence[Array]) -> Arra
             return Array(np.asarray(x, dtype=dtype))
     array = as_array(x)
     return array if array.type.dtype == dtype else bind("astype", array, dtype=dtype)
+
+
+def _of_dtype(x: Deferred, dtype: str) -> Array:
+    if x.is_number and not x.fits(dtype):
+        x.refuse()
+    return x.held if x.held.type.dtype == dtype else bind("astype", x.held, dtype=dtype)

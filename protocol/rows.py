@@ -5,7 +5,7 @@ Casts that are done, none of which changes a value except the first:
 - to float32 from float16, float32, float64 (rounded to nearest), from whole numbers up to ±2**24, from text that is a
   number;
 - to int32 from whole numbers and booleans in range, from floats and text that are whole;
-- to uint8 from the same, 0 to 255.
+- to int16, int8 and uint8 from the same.
 
 Everything else (dates, complex numbers, mixed objects, missing cells, NaN, infinity) is refused.
 """
@@ -20,11 +20,10 @@ import numpy as np
 from coterie import errors
 from coterie.protocol.arrays import AnyArray
 from coterie.protocol.finite import all_finite
-from coterie.protocol.schema_rules import FeatureFields, LabelFields
+from coterie.protocol.schema_rules import FeatureFields, LabelFields, range_of
 from coterie.protocol.texts import as_bytes, as_places, text_of, texts_of
 
 _EXACT_IN_FLOAT32 = 1 << 24
-_WHOLE_RANGE = {"int32": (-(1 << 31), (1 << 31) - 1), "uint8": (0, 255)}
 
 
 @dataclass(frozen=True)
@@ -263,7 +262,7 @@ def _to_float32(numbers: AnyArray, cells: _Cells) -> AnyArray:
 
 
 def _to_whole(numbers: AnyArray, dtype: str, cells: _Cells) -> AnyArray:
-    low, high = _WHOLE_RANGE[dtype]
+    low, high = range_of(dtype)
     if numbers.dtype.kind == "f":
         numbers = numbers.astype(np.float64)  # float32 cannot tell 2**31 - 1 from 2**31
         parted = numbers != np.floor(numbers)
@@ -290,7 +289,7 @@ def _numbers(cells: _Cells) -> AnyArray:
         if missing.any():
             raise cells.refuse(missing, "is not a number", "Fix or drop such rows.")
         return parsed
-    hint = "Convert it to float32, int32 or uint8 before it is loaded."
+    hint = "Convert it to float32 or to whole numbers before it is loaded."
     raise cells.refuse_whole(f"has the dtype {array.dtype}, which is not a numeric dtype", hint, "data_dtype")
 
 

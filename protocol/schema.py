@@ -31,6 +31,8 @@ _Number: TypeAlias = SerializeAsAny[float]
 class Feature:
     """One model input.
 
+    dtype: of the raw values, which devices hold and graphs take as they are. A model is given float32, or int32 (ids)
+        for int32, int16 and int8 without normalisation: the same as if the values were int32, in less memory.
     shape: of one example (batches prepend B); () is a single number.
     columns: names of the CSV columns that make up the flattened example, in row-major order, or () for an array
         feature.

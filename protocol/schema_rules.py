@@ -2,7 +2,7 @@
 
 from typing import Literal, Protocol, cast, get_args
 
-DType = Literal["float32", "int32", "uint8"]
+DType = Literal["float32", "int32", "int16", "int8", "uint8"]
 Encoding = Literal["utf-8"]
 Others = Literal["refused", "dropped"]
 RawLabel = str | int | float
@@ -71,6 +71,12 @@ class LabelFields(Protocol):
     def others(self) -> str: ...
     @property
     def constant(self) -> int | None: ...
+
+
+def range_of(dtype: str) -> tuple[int, int]:
+    """The least and the greatest whole number of a dtype such as int16 or uint8."""
+    signed, bits = dtype.startswith("i"), int(dtype.lstrip("uint"))
+    return (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if signed else (0, (1 << bits) - 1)
 
 
 def rules_of_feature(feature: FeatureFields) -> list[tuple[bool, str]]:

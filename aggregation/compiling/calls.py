@@ -219,10 +219,14 @@ class ModelCalls:
         return self.batch.output(encoder, what, inputs, mine, mode, precision=self.precision)[0]
 
 
+_UNTOUCHED = {"float32": "float32", "uint8": "float32", "int32": "int32", "int16": "int32", "int8": "int32"}
+"""What a model is given of a feature without normalisation."""
+
+
 def _normalised(x: Array, feature: Any) -> Array:
-    """(x - offset) * scale in float32. An int32 feature without normalisation stays as it is: it holds ids."""
+    """(x - offset) * scale in float32. A signed whole number without normalisation stays one, as int32: it is an id."""
     if not feature.is_normalised:
-        return xp.astype(x, xp.float32) if feature.dtype == "uint8" else x
+        return xp.astype(x, _UNTOUCHED[feature.dtype])
     offset, scale = feature.normalisation()
     values = x if feature.dtype == "float32" else xp.astype(x, xp.float32)
     values = values - offset if offset.any() else values

@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.protocol.schema import DataSchema, Feature, Label
+from coterie.protocol.schema_rules import range_of
 
 WIDEST = 1e6
 """Of a range whose numbers are drawn evenly; in a wider one they lie near what normalisation takes for the middle."""
@@ -24,7 +25,8 @@ def _column(feature: Feature, count: int, rng: np.random.Generator) -> _Array:
     if feature.vocabulary is not None:
         low, high = 0, len(feature.vocabulary)
     if feature.dtype != "float32":
-        return _whole(low, high, shape, rng).astype(feature.dtype)
+        least, most = range_of(feature.dtype)
+        return _whole(low, high, shape, rng).clip(least, most).astype(feature.dtype)
     offset, scale = feature.normalisation()
     near = offset + rng.standard_normal(shape) / np.where(scale == 0, 1, scale)
     return _real(near, low, high, rng)

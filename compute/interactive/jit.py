@@ -9,21 +9,27 @@ from typing import Any, Literal, TypeAlias, overload
 from coterie.compute import tree
 from coterie.compute.array import Array, as_array
 from coterie.compute.interactive.frontend.rewrite import rewrite
+from coterie.compute.interactive.hosting import with_host_lines
 from coterie.compute.interactive.mode import get_mode
 from coterie.compute.interactive.pieces import Program, program
 from coterie.compute.interactive.purity import undrawn
+from coterie.compute.interactive.witness import HostLineChanged, Witness
 from coterie.compute.ir import Graph
 from coterie.compute.onnx.writer import Target, to_onnx
 from coterie.compute.passes import optimise
 from coterie.compute.passes.unroll import unrolled
-from coterie.compute.recorder import RECORDER
+from coterie.compute.recorder import RECORDER, Recorder
 from coterie.compute.signature import check_call, declared, in_order, require_function
 from coterie.compute.source import user_source
-from coterie.compute.trace import TensorSpec, is_array, trace
+from coterie.compute.trace import TensorSpec, is_array, trace, trace_flat
+from coterie.compute.verify import verify
 from coterie.errors import InputError, TraceError
 
 Function: TypeAlias = Callable[..., Any]
 Capture: TypeAlias = Literal["ast", "trace"]
+
+_EVERY_LINE = ""
+"""The output that needs every call of a line of Python; no result has an empty path."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +41,8 @@ class _Program:
 
     def run(self, names: Sequence[str], arrays: Sequence[Array | None]) -> Any:
         feeds = {name: array.numpy() for name, array in zip(names, arrays, strict=True) if array is not None}
-        return tree.unflatten(self.out_structure, [Array(data) for data in self.program.run(feeds).values()])
+        made = [Array(data) for data in self.program.run(feeds).values()]
+        return tree.unflatten(self.out_structure, made[: self.out_structure.leaves])
 
 
 class Compiled:
@@ -57,7 +64,8 @@ class Compiled:
         self._fn = fn
         self._unroll = unroll
         self._declared = declared(fn, input_signature)
-        self._traceable = rewrite(fn) if capture_mode == "ast" else fn
+        self._rewritten = capture_mode == "ast"
+        self._traceable = rewrite(fn) if self._rewritten else fn
         self._fullgraph = fullgraph
         self._signatures: dict[Any, _Program | TraceError] = {}
 
@@ -100,25 +108,42 @@ class Compiled:
         if signature not in self._signatures:
             self._signatures[signature] = self._compile(structure, leaves, arrays)
         program = self._signatures[signature]
-        if isinstance(program, TraceError):
-            given = [leaf if array is None else array for leaf, array in zip(leaves, arrays, strict=True)]
-            return self._fn(*tree.unflatten(structure, given))
-        return program.run(list(structure.paths()), arrays)
+        if isinstance(program, _Program):
+            try:
+                return program.run(list(structure.paths()), arrays)
+            except HostLineChanged as changed:
+                if "forms" in changed.details:  # else the line failed, and will say so itself
+                    self._signatures[signature] = TraceError(changed.message, hint=changed.hint)
+        given = [leaf if array is None else array for leaf, array in zip(leaves, arrays, strict=True)]
+        return self._fn(*tree.unflatten(structure, given))
 
-    def _compile(self, structure: tree.Structure, leaves: list[Any], arrays: list[Array | None]) -> Any:
+    def _compile(
+        self, structure: tree.Structure, leaves: list[Any], arrays: list[Array | None]
+    ) -> "_Program | TraceError":
         specs = [
             leaf if array is None else TensorSpec(array.shape, array.type.dtype)
             for leaf, array in zip(leaves, arrays, strict=True)
         ]
+        arguments = tree.unflatten(structure, specs)
         try:
-            with undrawn(self._fn):
-                traced = trace(self._traceable, *tree.unflatten(structure, specs))
-            made = program(optimise(self._written_out(traced.graph)), name=self._name, whole=self._fullgraph)
+            return self._compiled(self._traceable, arguments, Recorder())
         except (TraceError, RecursionError) as error:
             told = too_deep(self._name, error)
             if self._fullgraph:
                 raise told from error.__cause__
+        if not self._rewritten:
             return told
+        numbers = [array.numpy() for array in arrays if array is not None]
+        return with_host_lines(self._fn, told, numbers, lambda fn, witness: self._compiled(fn, arguments, witness))
+
+    def _compiled(self, fn: Function, arguments: Any, recorder: Recorder) -> _Program:
+        with undrawn(self._fn):
+            traced = trace_flat(fn, arguments, (), recorder)
+        graph = traced.graph
+        if isinstance(recorder, Witness) and recorder.last is not None:
+            outputs = {**graph.outputs, _EVERY_LINE: recorder.lift(recorder.last)}
+            graph = verify(Graph(graph.inputs, graph.nodes, outputs))
+        made = program(optimise(self._written_out(graph)), name=self._name, whole=self._fullgraph)
         return _Program(program=made, out_structure=traced.out_structure)
 
     def export(self, *specs: Any, target: Target = "portable") -> bytes:
@@ -208,14 +233,17 @@ def jit(
     they may decide on arrays (functions that it calls are rewritten when they are under ``jit`` themselves); "trace"
     takes the function as it is. fullgraph: raise TraceError where the Python cannot be a graph, or calls what ONNX
     lacks. Otherwise such a call (a primitive without a lowering, ``linalg``, a function that has no double precision)
-    is made in Python between compiled pieces, and ``host_calls`` tells where; a function that cannot be a graph runs on
-    the host, line by line, where a mistake of its own shows, and ``fallbacks`` tells why. Neither can be exported.
+    is made in Python between compiled pieces, and ``host_calls`` tells where. So is a line of the function's own that
+    asks for the numbers of an array, if it gives arrays, numbers or trees of them whose types do not change from call
+    to call; there are no gradients through it. A function that cannot be a graph else runs on the host, line by line,
+    where a mistake of its own shows, and ``fallbacks`` tells why. Neither can be exported.
     input_signature: for each argument a tree of TensorSpecs and static values; every call is held
     to it. Parameters that are all annotated, as in ``x: Annotated[Array, TensorSpec((8, 3))]``, say the same. unroll:
     write loops of a known number of steps out, and compute both branches of choices: no control flow in the graph,
     whose size grows with the steps; a loop whose number of steps depends on data is no graph then.
 
-    The function runs once for each compilation, on symbols, and not in later calls. So whatever it reads besides its
+    The function runs once for each compilation (and once more for each line that asks for numbers, which is itself
+    called on those of the call at hand), on symbols, and not in later calls. So whatever it reads besides its
     arguments (arrays and numbers that it holds by closure, globals, attributes of objects, the time) is a constant of
     the compiled graph, as it is then; numbers from ``random`` and ``np.random`` are refused. What it does besides its
     result (printing, filling a list outside) it does then; where it falls back it has done so once on symbols, as far

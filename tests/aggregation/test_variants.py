@@ -265,6 +265,8 @@ COLUMNS = (
     Feature(name="near", shape=(3,), low=100.0, high=200.0),
     Feature(name="pixel", dtype="uint8", shape=(2, 2)),
     Feature(name="id", dtype="int32", low=5, high=9),
+    Feature(name="small", dtype="int8", shape=(3,), low=-1_000, high=1_000),
+    Feature(name="short", dtype="int16", low=30_000, scale=1e-4),
     Feature(name="word", dtype="int32", columns=("word",), vocabulary=("a", "b")),
     Feature(name="free", offset=10.0, scale=0.5),
 )

@@ -4,13 +4,14 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 from coterie.compute import tree
-from coterie.compute.array import as_array, bind_all
+from coterie.compute.array import Array, as_array, bind_all
 from coterie.compute.control.functions import closed
 from coterie.compute.interactive.frontend.values import (
     Undefined,
     Unset,
     deciding,
     fitted,
+    is_decided_by_host,
     is_dynamic,
     is_traced,
     refuse,
@@ -27,10 +28,10 @@ Form: TypeAlias = tuple[tree.Structure, list[Type]]
 
 def if_(test: Any, true: Branch, false: Branch, state: State, names: Sequence[str]) -> State:
     """The variables after an if statement."""
-    if not is_traced(test):
+    if not is_traced(test) and not is_decided_by_host(test):
         return (true if test else false)(*state)
     outcomes = [_Outcome(branch, state, names) for branch in (true, false)]
-    traces = _alike(outcomes)
+    traces = _alike(test, outcomes)
     kept = [name for name in names if all(name in outcome.dynamic for outcome in outcomes)]
     values = _select(test, [_only(traced, kept) for traced in traces], kept)
     after: list[Any] = []
@@ -55,14 +56,14 @@ def if_(test: Any, true: Branch, false: Branch, state: State, names: Sequence[st
 
 def return_if(test: Any, true: Branch, false: Branch, state: State) -> Any:
     """What a function returns whose rest depends on an if statement."""
-    if not is_traced(test):
+    if not is_traced(test) and not is_decided_by_host(test):
         return (true if test else false)(*state)
     return _either(test, lambda: true(*state), lambda: false(*state), "return")
 
 
 def choose(test: Any, true: Callable[[], Any], false: Callable[[], Any]) -> Any:
     """``a if test else b``."""
-    if not is_traced(test):
+    if not is_traced(test) and not is_decided_by_host(test):
         return true() if test else false()
     return _either(test, true, false, "a value of `if` and `else`")
 
@@ -89,12 +90,23 @@ class _Outcome:
             (self.dynamic if is_dynamic(value) else self.static)[name] = value
         return dict(self.dynamic)
 
+    def require_arrays(self) -> None:
+        """Refuse numbers of Python's, which chosen by a graph would no longer take the dtype of the array beside them:
+        the function gave them, uncompiled, to whatever dtype there is.
+        """
+        for name, value in self.dynamic.items():
+            if not all(isinstance(leaf, Array) for leaf in tree.flatten(value)[0]):
+                refuse(f"`if` on what a line of Python gives makes {_told(name)} a number of Python's")
 
-def _alike(outcomes: Sequence[_Outcome]) -> list[Traced]:
+
+def _alike(test: Any, outcomes: Sequence[_Outcome]) -> list[Traced]:
     """Both branches traced, once more where a number of one has to take the dtype that the other gives, or a result is
     set in one only.
     """
     traces = [trace_flat(outcome, (), ()) for outcome in outcomes]
+    if is_decided_by_host(test):
+        for outcome in outcomes:
+            outcome.require_arrays()
     wanted = [_forms(outcomes[i], outcomes[1 - i], traces[1 - i]) for i in (0, 1)]
     for index, (outcome, forms) in enumerate(zip(outcomes, wanted, strict=True)):
         if forms:
@@ -176,7 +188,7 @@ def _either(test: Any, true: Callable[[], Any], false: Callable[[], Any], what: 
         return lambda: (value(),)
 
     outcomes = [_Outcome(alone(value), (), (what,)) for value in (true, false)]
-    traces = _alike(outcomes)
+    traces = _alike(test, outcomes)
     if all(outcome.dynamic for outcome in outcomes):
         return _select(test, traces, (what,))[what]
     values = [outcome.static.get(what, outcome) for outcome in outcomes]

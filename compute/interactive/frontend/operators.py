@@ -18,7 +18,11 @@ from coterie.compute.interactive.frontend.values import Undefined as Undefined
 from coterie.compute.interactive.frontend.values import Unset as Unset
 from coterie.compute.interactive.frontend.values import augmented as augmented
 from coterie.compute.interactive.frontend.values import is_traced, refuse, truth
+from coterie.compute.interactive.witness import Body, Witness
 from coterie.compute.numpy import elementwise
+from coterie.compute.recorder import RECORDER, refused
+from coterie.compute.source import user_source
+from coterie.errors import TraceError
 
 
 def and_(*values: Callable[[], Any]) -> Any:
@@ -63,6 +67,22 @@ def plain_test(test: Any, reason: str) -> Any:
 def plain_iterable(iterable: Any, reason: str) -> Any:
     """The iterable of a loop that stays Python."""
     return iterable
+
+
+def host_(body: Body, given: Sequence[Any], gives: bool) -> Any:
+    """Lines of Python that no graph can hold. See :class:`Witness`."""
+    recorder = RECORDER.get()
+    if recorder is None:
+        return body(*given)
+    if not isinstance(recorder, Witness):
+        told = f"{user_source()}: this line of Python stands in a branch, a loop or a gradient that is traced"
+        raise refused(TraceError(f"{told}, where its numbers are not known."))
+    return recorder.call(body, given, gives=gives)
+
+
+def asked_(test: Any) -> bool:
+    """The test of an ``if`` that no graph can hold: one type in every call, whatever gives it."""
+    return bool(test)
 
 
 def _boolean(values: Sequence[Callable[[], Any]], go_on: bool) -> Any:

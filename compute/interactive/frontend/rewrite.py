@@ -15,7 +15,7 @@ items, calls of methods for their effect, and raise stay Python: there a traced 
 
 import ast
 import dis
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from copy import deepcopy
 from functools import partial
 from types import CodeType, FunctionType, MethodType
@@ -26,6 +26,7 @@ from coterie.compute.interactive.frontend.desugar import Desugar
 from coterie.compute.interactive.frontend.expressions import Expressions, Super, lazy
 from coterie.compute.interactive.frontend.names import assigned, effects, holds, leaves_loop, own
 from coterie.compute.interactive.frontend.refusal import explained
+from coterie.compute.interactive.frontend.regions import Place, with_regions
 from coterie.compute.interactive.frontend.syntax import (
     SYNTAX,
     assign,
@@ -49,20 +50,22 @@ class _TooMuch(Exception):
     """A function is not rewritten because of what would come out."""
 
 
-def rewrite(fn: Callable[..., Any]) -> Callable[..., Any]:
+def rewrite(fn: Callable[..., Any], hosted: Collection[Place] = ()) -> Callable[..., Any]:
     """The function with its control flow rewritten; the same function where there is none. Methods, partial functions
     and objects that can be called are rewritten too. Where the source cannot be read or has something that is not
     rewritten, decisions on traced arrays are refused with that reason.
+
+    hosted: statements that become calls of the host. Raises Unhosted for one that cannot.
     """
     if isinstance(fn, MethodType):
-        inner = rewrite(fn.__func__)
+        inner = rewrite(fn.__func__, hosted)
         return fn if inner is fn.__func__ else MethodType(inner, fn.__self__)
     if isinstance(fn, partial):
-        return partial(rewrite(fn.func), *fn.args, **fn.keywords)
+        return partial(rewrite(fn.func, hosted), *fn.args, **fn.keywords)
     if not isinstance(fn, FunctionType):
         method = vars(type(fn)).get("__call__")
         ours = type(fn).__module__.partition(".")[0] == "coterie"
-        return rewrite(MethodType(method, fn)) if isinstance(method, FunctionType) and not ours else fn
+        return rewrite(MethodType(method, fn), hosted) if isinstance(method, FunctionType) and not ours else fn
     if hasattr(fn, "__wrapped__"):
         return (
             fn
@@ -75,7 +78,7 @@ def rewrite(fn: Callable[..., Any]) -> Callable[..., Any]:
         definition = definition_of(fn)
     except (OSError, SyntaxError, IndexError):
         return explained(fn, "its source cannot be read: define it in a file") if _branches(fn.__code__) else fn
-    if not isinstance(definition, ast.FunctionDef) or not any(map(_decides, ast.walk(definition))):
+    if not isinstance(definition, ast.FunctionDef) or not (hosted or any(map(_decides, ast.walk(definition)))):
         return fn
     if not runs(fn, definition):
         return explained(fn, "its file is not what is running any more: start anew")
@@ -86,7 +89,7 @@ def rewrite(fn: Callable[..., Any]) -> Callable[..., Any]:
     if parameters:
         Super(parameters[0].arg).generic_visit(definition)
     try:
-        return made(fn, _Rewriter().function(definition))
+        return made(fn, _Rewriter().function(with_regions(definition, hosted)))
     except _TooMuch as error:
         return explained(fn, f"{error}: put the result into a variable")
     except (SyntaxError, RecursionError):

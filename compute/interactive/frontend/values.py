@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 
 from coterie.compute import tree
 from coterie.compute.array import Array, as_array
+from coterie.compute.deferred import Deferred
 from coterie.compute.ir import Type
 from coterie.compute.numpy import elementwise, manipulation
 from coterie.compute.primitives import rules
@@ -50,7 +51,12 @@ class Unset(Undefined):
 
 def is_traced(x: Any) -> bool:
     """Whether a decision on this value has to be part of the graph."""
-    return isinstance(x, Array) and x.recorder is not None
+    return type(x) is not Deferred and isinstance(x, Array) and x.recorder is not None
+
+
+def is_decided_by_host(test: Any) -> bool:
+    """Whether a test is a number that a line of Python gives, of which a graph can decide."""
+    return type(test) is Deferred and test.held.size == 1
 
 
 def is_dynamic(value: Any) -> bool:
@@ -61,7 +67,7 @@ def is_dynamic(value: Any) -> bool:
 
 def truth(value: Any) -> Array:
     """A bool array of what Python would take for true."""
-    array = as_array(value)
+    array = value.held if type(value) is Deferred else as_array(value)
     if array.size != 1:
         refuse(f"{array.type}, which has {array.size} elements, is asked whether it is true", "Use any() or all()")
     return array if array.type.dtype == "bool" else elementwise.not_equal(array, 0)
