@@ -45,21 +45,25 @@ class RowIds:
         return digest.hexdigest()
 
 
-def read_ids(rows: IdRows, ids: Sequence[str] = ("id",), *, rules: Collection[str] = DEFAULT_RULES) -> RowIds:
+def read_ids(
+    rows: IdRows, ids: Sequence[str] = ("id",), *, rules: Collection[str] = DEFAULT_RULES, source: str | None = None
+) -> RowIds:
     """The ids of rows.
 
     rows: see `IdRows`. Cells of a CSV file are taken as they are written, so that 007 is not 7.
     ids: the columns that make up an id, in the same order at all parties. Of a sequence there is one, whose name serves
         messages alone.
     rules: see `coterie.privacy.psi.ids.RULES`.
+    source: what messages call the rows; a file's name, or words for what was given, when not given.
     Raises DataError (``ids_missing``, ``ids_repeated``, ``ids_kind``, ``data_empty``, and as readers of files do) with
     column and count, and never with an id; ArgumentValueError (``ids_rules``), ArgumentTypeError.
     """
     names: tuple[str, ...] = (ids,) if isinstance(ids, str) else tuple(ids)
     if not names or len(set(names)) < len(names):
         raise ArgumentTypeError('ids are the names of columns, each once, as in ids=("id",).')
-    source, columns = _columns(rows, names)
-    return RowIds(source, names, ordered_rules(rules), normal_ids(columns, rules, source))
+    found, columns = _columns(rows, names)
+    told = source or found
+    return RowIds(told, names, ordered_rules(rules), normal_ids(columns, rules, told))
 
 
 def _columns(rows: IdRows, names: tuple[str, ...]) -> tuple[str, IdColumns]:
@@ -69,9 +73,10 @@ def _columns(rows: IdRows, names: tuple[str, ...]) -> tuple[str, IdColumns]:
         return "the table given", _chosen(columns_of(rows, "the table given"), names, "the table given")
     if isinstance(rows, Mapping):
         return "the columns given", _chosen(rows, names, "the columns given")
-    if len(names) > 1:
+    name, *others = names
+    if others:
         raise ArgumentTypeError("A sequence is one column of ids; give several as a mapping by name.")
-    return "the ids given", {names[0]: cast(Sequence[Any], rows)}
+    return "the ids given", {name: cast(Sequence[Any], rows)}
 
 
 def _of_file(path: Path, names: tuple[str, ...]) -> IdColumns:

@@ -6,8 +6,8 @@ No multiplication changes that, so whoever sees a blinded id would know one bit 
 curve; X25519 multiplies by a multiple of eight, the curve's cofactor, so that a blinded one is always in the one
 subgroup of prime order, and tells no bit.
 
-The encoding reaches about half of the curve's points. That is enough here: its image is dense, and every point of it can
-be decoded to a uniform field element, which is what a proof in the random oracle model needs to programme it.
+The encoding reaches about half of the curve's points. That is enough here: its image is dense, and every point of it
+can be decoded to a uniform field element, which is what a proof in the random oracle model needs to programme it.
 """
 
 import hashlib

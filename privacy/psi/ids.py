@@ -19,7 +19,7 @@ RULES: Final[Mapping[str, Callable[[str], str]]] = {
     "nfkc": lambda text: unicodedata.normalize("NFKC", text),
     "strip": str.strip,
     "spaces": lambda text: " ".join(text.split()),
-    "casefold": lambda text: unicodedata.normalize("NFC", text.casefold()),
+    "casefold": lambda text: unicodedata.normalize("NFC", unicodedata.normalize("NFD", text).casefold()),
     "alphanumeric": lambda text: "".join(filter(str.isalnum, text)),
     "digits": lambda text: "".join(filter(str.isdecimal, text)),
 }
@@ -81,8 +81,8 @@ def normal_ids(columns: Mapping[str, Sequence[Any] | NDArray[Any]], rules: Colle
     if repeated:
         named = " and ".join(repr(name) for name in columns)
         raise errors.DataError(
-            f"{source}: {repeated} of {len(found)} rows share their id in column{'s' * (len(columns) > 1)} {named} with "
-            "another row.",
+            f"{source}: {repeated} of {len(found)} rows share their id with another row, in the column"
+            f"{'s' * (len(columns) > 1)} {named}.",
             hint="Keep one row an id, or name a further column that tells them apart. Rules may make ids equal that "
             "are written differently.",
             code="ids_repeated",

@@ -5,8 +5,8 @@ message that comes. Points, tags and links come in buckets, and the phase ends w
 
 Each party blinds its ids and shows the points in rising order. Each makes tags of the partner's points, and shows them
 in rising order: now both know how many are common, and nothing more, since nobody can tell whose point a tag was. Only
-if these are enough does each show which of the partner's points has which tag. Who is not told shows these things and is
-shown none of them.
+if these are enough does each show which of the partner's points has which tag. Who is not told shows these things and
+is shown none of them.
 """
 
 from collections.abc import Mapping
@@ -210,14 +210,14 @@ def heed(state: PsiState, message: PsiMessage) -> PsiState:
 
 def differences(own: PsiHello, other: PsiHello) -> list[str]:
     """In which terms two parties differ, in words."""
-    sides = ((own.terms.columns, other.terms.columns, "{} columns an id, not {}"),)
-    texts = (
-        ("ids by the rules {}, not {}", ", ".join(other.terms.rules) or "none", ", ".join(own.terms.rules) or "none"),
-        ("the result {}, not {}", other.terms.result, own.terms.result),
-        ("told is {}, not {}", other.terms.told or "both", own.terms.told or "both"),
+    mine, theirs = own.terms, other.terms
+    said = (
+        ("an id has {} columns, not {}", theirs.columns, mine.columns),
+        ("the rules for ids are {}, not {}", ", ".join(theirs.rules) or "none", ", ".join(mine.rules) or "none"),
+        ("the result is {}, not {}", theirs.result, mine.result),
+        ("it is told to {}, not to {}", theirs.told or "both", mine.told or "both"),
     )
-    found = [text.format(theirs, mine) for mine, theirs, text in sides if mine != theirs]
-    return found + [text.format(theirs, mine) for text, theirs, mine in texts if mine != theirs]
+    return [text.format(their, my) for text, their, my in said if their != my]
 
 
 def _entered(state: PsiState, kind: PsiKind) -> PsiState:

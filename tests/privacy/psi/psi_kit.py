@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from os import urandom
 from queue import Queue
 from typing import Any
 
@@ -40,10 +41,8 @@ class Wire:
 def hello(role: str, ids: int, **changes: Any) -> PsiHello:
     """First words. changes: of the terms, but for the minimum."""
     minimum = changes.pop("minimum", 1)
-    terms = {"columns": 1, "rules": ("nfc",), "result": "rows", **changes}
-    return PsiHello(
-        role=role, terms=PsiTerms(**terms), ids=ids, minimum=minimum, fresh=(role.encode() + bytes(16))[:16]
-    )
+    terms: dict[str, Any] = {"columns": 1, "rules": ("nfc",), "result": "rows", **changes}
+    return PsiHello(role=role, terms=PsiTerms(**terms), ids=ids, minimum=minimum, fresh=urandom(16))
 
 
 def unchanged(number: int, data: bytes) -> bytes:
