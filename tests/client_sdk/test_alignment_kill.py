@@ -1,4 +1,4 @@
-"""SIGKILL at every point of an alignment, at both parties: each calls again, and is told what both share in one order."""
+"""SIGKILL at every point of an alignment, at both parties: each calls again and is told the same, in one order."""
 
 import json
 import signal
