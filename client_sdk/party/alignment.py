@@ -21,7 +21,9 @@ from coterie.client_sdk.party.alignment_ids import IdRows, RowIds, read_ids
 from coterie.client_sdk.party.alignment_store import AlignmentProgress, AlignmentStore
 from coterie.client_sdk.party.alignment_work import Blinding, blinding
 from coterie.client_sdk.party.faults import AlignmentFaults
+from coterie.client_sdk.party.message_log import EXPIRED
 from coterie.client_sdk.party.party import Session
+from coterie.client_sdk.party.session import Incoming
 from coterie.errors import ArgumentValueError, Conflict, CoterieError, InputError, RemoteError
 from coterie.privacy.entropy import draw
 from coterie.privacy.psi.blinding import PsiKey
@@ -274,7 +276,7 @@ class _Alignment:
 
     def _fetched(self, store: AlignmentStore, number: int, use: Callable[[PsiMessage], bytes]) -> PsiMessage:
         while True:
-            incoming = self._session.receive(self._stage, self._partner.name, patience_s=self._patience_s)
+            incoming = self._incoming()
             if incoming.sequence >= number:
                 break
             # It was kept; the process ended before it was acknowledged.
@@ -301,6 +303,19 @@ class _Alignment:
         self._faults.reach("taken")
         self._session.acknowledge(incoming, patience_s=self._patience_s)
         return kept
+
+    def _incoming(self) -> Incoming:
+        try:
+            return self._session.receive(self._stage, self._partner.name, patience_s=self._patience_s)
+        except RemoteError as error:
+            if error.reason != EXPIRED:
+                raise
+            # Of an alignment no message can be sent again as a new one, as the coordinator proposes.
+            raise RemoteError(
+                error.message,
+                hint="Align in another stage or session; `coterie sessions make --message-ttl` lets them wait longer.",
+                code=EXPIRED,
+            ) from error
 
     @property
     def _who(self) -> str:
