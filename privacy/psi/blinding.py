@@ -1,4 +1,4 @@
-"""Points multiplied by a party's secret, and what two parties compare: X25519 (RFC 7748) from `cryptography`.
+"""bytes multiplied by a party's secret, and what two parties compare: X25519 (RFC 7748) from `cryptography`.
 
 All is in packed bytes, 32 for a point and 16 for a tag, a batch at a time. Multiplying commutes: a point that both
 parties have multiplied is the same whoever was first, so equal ids have equal tags, and only they.
@@ -12,7 +12,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from os import urandom
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
@@ -28,9 +28,6 @@ LOOKED_AT: Final = 64
 _TAG_DOMAIN: Final = b"coterie/psi/v1/tag\n"
 _FIRST: Final = 0xED
 
-Points: TypeAlias = bytes
-"""Coordinates, one after the other."""
-
 
 @dataclass(frozen=True)
 class PsiKey:
@@ -44,12 +41,12 @@ class PsiKey:
         return PsiKey(draw(entropy, POINT_BYTES))
 
 
-def blind_ids(key: PsiKey, ids: Sequence[bytes]) -> Points:
+def blind_ids(key: PsiKey, ids: Sequence[bytes]) -> bytes:
     """The blinded points of ids, in their order."""
     return _multiplied(key, hash_to_curve(ids))
 
 
-def mix(key: PsiKey, job: bytes, points: Points) -> bytes:
+def mix(key: PsiKey, job: bytes, points: bytes) -> bytes:
     """The tags of points that the partner has blinded, in their order.
 
     job: what the tags are bound to; tags of different jobs never agree.
@@ -66,11 +63,11 @@ def mix(key: PsiKey, job: bytes, points: Points) -> bytes:
     return b"".join(tags)
 
 
-def check_points(points: Points) -> None:
+def check_points(points: bytes) -> None:
     """Raise errors.InputError (``psi_points``) for points that no right program sends.
 
     Each must be in its one spelling, below 2**255 - 19. The first `LOOKED_AT` must also be on the curve: a program that
-    takes a hash for a coordinate fails that with a probability of 1 - 2**-64. Points of the twist would tell the sender
+    takes a hash for a coordinate fails that with a probability of 1 - 2**-64. bytes of the twist would tell the sender
     nothing (its cofactor is four, and the key a multiple of eight), so the rest need not be looked at.
     """
     if len(points) % POINT_BYTES:
@@ -100,7 +97,7 @@ def reordered(packed: bytes, width: int, places: NDArray[np.int64]) -> bytes:
     return np.frombuffer(packed, np.uint8).reshape(-1, width)[places].tobytes()
 
 
-def _multiplied(key: PsiKey, points: Points) -> Points:
+def _multiplied(key: PsiKey, points: bytes) -> bytes:
     exchange = X25519PrivateKey.from_private_bytes(key.private).exchange
     load = X25519PublicKey.from_public_bytes
     try:
