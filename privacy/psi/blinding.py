@@ -1,4 +1,4 @@
-"""bytes multiplied by a party's secret, and what two parties compare: X25519 (RFC 7748) from `cryptography`.
+"""Points multiplied by a party's secret, and what two parties compare: X25519 (RFC 7748) from `cryptography`.
 
 All is in packed bytes, 32 for a point and 16 for a tag, a batch at a time. Multiplying commutes: a point that both
 parties have multiplied is the same whoever was first, so equal ids have equal tags, and only they.
@@ -67,7 +67,7 @@ def check_points(points: bytes) -> None:
     """Raise errors.InputError (``psi_points``) for points that no right program sends.
 
     Each must be in its one spelling, below 2**255 - 19. The first `LOOKED_AT` must also be on the curve: a program that
-    takes a hash for a coordinate fails that with a probability of 1 - 2**-64. bytes of the twist would tell the sender
+    takes a hash for a coordinate fails that with a probability of 1 - 2**-64. Points of the twist would tell the sender
     nothing (its cofactor is four, and the key a multiple of eight), so the rest need not be looked at.
     """
     if len(points) % POINT_BYTES:
