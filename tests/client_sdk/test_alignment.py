@@ -43,7 +43,7 @@ REGISTRY = [f"shared-{number}" for number in reversed(range(20))] + [f"registry-
 
 def aligned(pair: Pair, one: Any, other: Any, **changes: Any) -> tuple[Any, Any]:
     """What both are told. one, other: their rows. changes: of the call, at both."""
-    asked = {"patience_s": patience(60), **changes}
+    asked: dict[str, Any] = {"patience_s": patience(60), **changes}
     return both(lambda: align(pair.owner, one, **asked), lambda: align(pair.feature, other, **asked))
 
 
@@ -92,18 +92,18 @@ def test_ids_come_from_files_frames_and_columns_of_other_names(coordinator: Coor
         )
         assert [CLINIC[row] for row in mine.rows] == [REGISTRY[row] for row in theirs.rows] and mine.count == 20
         # The same call again is told the same, in another program too, and asks nobody.
-        assert np.array_equal(align(pair.owner, given, ("Name", "Born"), patience_s=0.0).rows, mine.rows)
+        again = align(pair.owner, given, ("Name", "Born"), patience_s=0.0)
+        assert again.rows is not None and again.rows.tolist() == mine.rows.tolist()
 
 
 @pytest.mark.parametrize("told", ["owner", "feature"])
 def test_one_party_alone_is_told(coordinator: Coordinator, tmp_path: Path, told: str) -> None:
     with paired(coordinator, tmp_path, stages=STAGES) as pair:
-        found = dict(zip(("owner", "feature"), aligned(pair, CLINIC, REGISTRY, told=told), strict=True))
-        ids = CLINIC if told == "owner" else REGISTRY
-        silent = found.pop("feature" if told == "owner" else "owner")
-        assert silent == Aligned(None, None)
-        assert {ids[row] for row in found[told].rows} == {*CLINIC} & {*REGISTRY}
-        again = {"told": told, "stage": "more", "patience_s": patience(60)}
+        mine, theirs = aligned(pair, CLINIC, REGISTRY, told=told)
+        knows, other, ids = (mine, theirs, CLINIC) if told == "owner" else (theirs, mine, REGISTRY)
+        assert other == Aligned(None, None)
+        assert {ids[row] for row in knows.rows} == {*CLINIC} & {*REGISTRY}
+        again: dict[str, Any] = {"told": told, "stage": "more", "patience_s": patience(60)}
         counts = both(
             lambda: count_common(pair.owner, CLINIC, **again), lambda: count_common(pair.feature, REGISTRY, **again)
         )
