@@ -19,6 +19,7 @@ from coterie.cli import (
     models,
     new,
     party,
+    party_align,
     policy,
     populations,
     prepare,
@@ -89,6 +90,7 @@ app.add_typer(devices.app, name="devices")
 app.add_typer(populations.app, name="populations")
 app.add_typer(tokens.app, name="tokens")
 app.add_typer(sessions.app, name="sessions")
+party.app.command("align")(party_align.align)
 app.add_typer(party.app, name="party")
 app.add_typer(audit.app, name="audit")
 app.add_typer(budget.app, name="budget")

@@ -39,7 +39,8 @@ def party() -> None:
 
 
 @contextmanager
-def _open_party(store: Path, output: Output, ca: Path | None, *, trusts_first_use: bool = False) -> Generator["Party"]:
+def open_party(store: Path, output: Output, ca: Path | None, *, trusts_first_use: bool = False) -> Generator["Party"]:
+    """The party of a folder, which asks on a terminal before it pins a key."""
     from coterie.client_sdk.party.party import Party
 
     def judge(stranger: "Stranger") -> bool:
@@ -92,7 +93,7 @@ def join(
 ) -> None:
     """Take a role in a session, and show this party's fingerprint for its partners to compare. May be repeated."""
     output = Output(json)
-    with _open_party(store, output, ca) as party:
+    with open_party(store, output, ca) as party:
         for text in pin or ():
             partner, _, told = text.rpartition("=")
             party.pins.pin(partner, told)
@@ -121,7 +122,7 @@ def join(
 def show(store: StoreOption = FOLDER, json: JsonOption = False) -> None:
     """Show this party's fingerprint, the partners that are pinned, and the sessions that were joined."""
     output = Output(json)
-    with _open_party(store, output, None) as party:
+    with open_party(store, output, None) as party:
         mark, pins, joined = party.fingerprint, party.pins.all(), party.memberships()
     output.event("party", fingerprint=mark, pins=pins, sessions=[each.session for each in joined])
     output.say(f"fingerprint: {mark}")
@@ -142,7 +143,7 @@ def pin(
 ) -> None:
     """Pin a partner's key by its fingerprint, in place of an earlier one."""
     output = Output(json)
-    with _open_party(store, output, None) as party:
+    with open_party(store, output, None) as party:
         found = party.pins.pin(partner, fingerprint)
     output.event("pinned", partner=partner, fingerprint=found)
     output.say(f"The key of {partner} is pinned: {found}")
@@ -165,7 +166,7 @@ def send(
     body = _standard_input() if str(file) == "-" else file
     if isinstance(body, Path) and not body.is_file():
         raise InputError(f"There is no file {body}.", hint="Check the path.", code="file_unusable")
-    with _open_party(store, output, ca, trusts_first_use=trust_first_use) as party:
+    with open_party(store, output, ca, trusts_first_use=trust_first_use) as party:
         joined = party.session(session)
         where = _stage(joined, stage)
         joined.resume(patience_s=wait)
@@ -201,7 +202,7 @@ def receive(
     place = file_to_write(out)
     if place.exists() and not force:
         raise InputError(f"{place} already exists.", hint="Name another file, or give --force.", code="file_unusable")
-    with _open_party(store, output, ca, trusts_first_use=trust_first_use) as party:
+    with open_party(store, output, ca, trusts_first_use=trust_first_use) as party:
         joined = party.session(session)
         where = _stage(joined, stage)
         message = joined.receive(where, role, patience_s=wait)

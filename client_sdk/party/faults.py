@@ -1,8 +1,9 @@
-"""Faults for tests: tables of every point between two durable facts of a party and of a role that learns, and hooks
-that kill the process there.
+"""Faults for tests: tables of every point between two durable facts of a party, of a role that learns and of an
+alignment, and hooks that kill the process there.
 
 ``COTERIE_PARTY_FAULT="<point>:<nth>"`` sends SIGKILL to the process when it reaches the point for the nth time (counted
-from 1); so does ``COTERIE_LEARNER_FAULT``. They are read when a party, or a log of messages, is made.
+from 1); so do ``COTERIE_LEARNER_FAULT`` and ``COTERIE_ALIGNMENT_FAULT``. They are read when a party, a log of messages
+or an alignment is made.
 """
 
 from collections.abc import Mapping
@@ -46,3 +47,17 @@ class LearnerFaults(FaultHook):
         "call_done": "the result of the call is kept, nobody has it",
     }
     variable = "COTERIE_LEARNER_FAULT"
+
+
+@final
+class AlignmentFaults(FaultHook):
+    """The points of an alignment."""
+
+    points: ClassVar[Mapping[str, str]] = {
+        "begun": "the terms and the secret key are kept, nothing has left",
+        "agreed": "both parties align by these terms, and it is kept that they do",
+        "blinded": "the party's own blinded ids are kept, none of them has left",
+        "taken": "what was made of a message is on disk, the coordinator does not know that",
+        "result_kept": "the result is kept and the key is deleted, nobody has the result",
+    }
+    variable = "COTERIE_ALIGNMENT_FAULT"

@@ -102,6 +102,10 @@ class Session:
         """This party's role, and the session's terms."""
         return self._client.membership
 
+    def folder_of_alignment(self, stage: str) -> Path:
+        """Where the alignment in a stage keeps its secrets and its result."""
+        return self._client.folder_of_alignment(stage)
+
     def send(
         self, stage: str, role: str, body: Body, *, sequence: int | None = None, patience_s: float | None = None
     ) -> SendReceipt:

@@ -7,6 +7,7 @@ import asyncio
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from coterie.client_sdk.device.backoff import Backoff
@@ -91,6 +92,10 @@ class SessionClient:
     def partners(self) -> tuple[PartyRole, ...]:
         """The other roles."""
         return tuple(role for role in self.membership.terms.roles if role.name != self.membership.role)
+
+    def folder_of_alignment(self, stage: str) -> Path:
+        """Where the alignment in a stage keeps its secrets and its result: in the party's own folder."""
+        return self._store.folder_of_alignments(self.membership.session) / stage
 
     async def offer_keys(self) -> None:
         """Offer a fresh key to each partner, so that it can send whether or not this party is there. Idempotent."""

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from shutil import rmtree
 from typing import Final
 
 from coterie.client_sdk.device.database import ClientDatabase
@@ -166,6 +167,11 @@ class PartyStore:
                 database.execute(f"DELETE FROM {table} WHERE session = ?", (session,))
         for path in spools:
             path.unlink(missing_ok=True)
+        rmtree(self.folder_of_alignments(session), ignore_errors=True)
+
+    def folder_of_alignments(self, session: str) -> Path:
+        """Where the alignments of a session are."""
+        return self.folder / "alignments" / session
 
     def keys(self, session: str, partner: str) -> PairKeys | None:
         """The keys with a partner, by its role."""

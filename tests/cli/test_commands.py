@@ -60,6 +60,7 @@ COMMANDS = (
     "party pin",
     "party send",
     "party receive",
+    "party align",
     "events",
     "budget show",
     "budget verify",

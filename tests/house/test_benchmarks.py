@@ -66,6 +66,7 @@ SMALL: dict[str, str] = {
     "parallel": "--only mlp_784_8_10_b16_sgd --rounds 1",
     "pipeline": "--quick --only batches",
     "private_step": "--only tiny_mlp_b16_sgd --rounds 1",
+    "psi": "--sizes 500 --hashes 200",
     "providers": "--only mlp_784_128_10_b32 --environments",
     "round": "--clients 2 --parameters 1000 --over process",
     "secagg": "--clients 12 --dim 1000 --drop 0.1 --processes 1 --encode --lengths 2000",
