@@ -13,7 +13,7 @@ from coterie.aggregation.compiling.unread import traced
 from coterie.aggregation.plan.manifest import SAMPLE_WEIGHT
 from coterie.aggregation.plan.stage import PREDICTION
 from coterie.aggregation.vertical.first_values import first_value
-from coterie.aggregation.vertical.split import SplitNetwork
+from coterie.aggregation.vertical.split import MODEL, TOP, SplitNetwork
 from coterie.compute import numpy as xp
 from coterie.compute.array import Array
 from coterie.compute.autodiff import value_and_grad
@@ -30,8 +30,6 @@ from coterie.protocol.schema import DataSchema
 
 EMBEDDING = "embedding"
 GRADIENT = "gradient"
-MODEL = "model"
-TOP = "top"
 
 Traced = Callable[[GraphInputs], Outputs]
 
@@ -197,7 +195,8 @@ class LabelGraphs:
         return {message(role, EMBEDDING): TensorSpec((rows, width)) for role, width in self.widths.items()}
 
     def _predict(self, inputs: GraphInputs, weights: Arrays, others: Mapping[str, Array], mode: modes.Mode) -> Array:
-        joined = xp.concat([self.own.output(MODEL, inputs, weights, mode), *others.values()], axis=1)
+        own = [self.own.output(MODEL, inputs, weights, mode)] if MODEL in self.own.models else []
+        joined = xp.concat([*own, *others.values()], axis=1)
         what = "The top of the network"
         top = self.own.models[TOP]
         prediction, _ = researcher.ask(

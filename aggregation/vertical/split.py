@@ -17,6 +17,10 @@ from coterie.compute.optim.optimizer import Optimizer
 from coterie.protocol.canonical import LARGEST_INTEGER
 from coterie.protocol.schema import DataSchema, Feature, Label
 
+MODEL: Final = "model"
+"""The part of a role's network that makes its embedding."""
+TOP: Final = "top"
+"""The part that makes the prediction of all embeddings."""
 NO_LABEL: Final = Label(name="no_label", constant=0)
 """The label of rows whose labels another role has."""
 
@@ -42,19 +46,24 @@ class FeatureRole:
 
 @dataclass(frozen=True, kw_only=True)
 class LabelRole:
-    """The role that has the labels, and features of its own.
+    """The role that has the labels, and it may be features of its own.
 
     role: its name in the session.
-    schema: its columns and the label.
-    model: as of a `FeatureRole`, on its own features.
+    schema: its columns and the label; ``DataSchema((), label)`` for a role that has the label alone.
+    model: as of a `FeatureRole`, on its own features; None for a role that has none.
     top: (params, embeddings ``[B, sum of the widths]``, mode) → prediction. Its own embedding comes first, then those
         of the other roles in their order.
     """
 
     role: str
     schema: DataSchema
-    model: Module
+    model: Module | None = None
     top: Module
+
+    @property
+    def models(self) -> Mapping[str, Module]:
+        """Its parts of the network by name: its own model, where it has features, and the top."""
+        return ({} if self.model is None else {MODEL: self.model}) | {TOP: self.top}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -135,7 +144,7 @@ def _numbers(split: SplitNetwork) -> tuple[_Rule, ...]:
         return [split.labels.role, *(part.role for part in split.features)]
 
     def models() -> list[object]:
-        return [split.labels.model, split.labels.top, *(part.model for part in split.features)]
+        return [*split.labels.models.values(), *(part.model for part in split.features)]
 
     def columns() -> list[str]:
         schemas = (split.labels.schema, *(part.schema for part in split.features))
@@ -148,6 +157,10 @@ def _numbers(split: SplitNetwork) -> tuple[_Rule, ...]:
             "the name of a role has 1 to 32 lower-case letters, digits, - and _, as in a session",
         ),
         (lambda: all(isinstance(model, Module) for model in models()), "every model must be a module of compute.nn"),
+        (
+            lambda: (split.labels.model is not None) == split.labels.schema.has_features,
+            "the role with the labels has a model if it has features, and only then",
+        ),
         (lambda: keeps_rows(split.labels.schema), ROWS_IN_STEP),
         (lambda: SAMPLE_WEIGHT not in columns(), f"{SAMPLE_WEIGHT!r} is a name that coterie feeds itself"),
         (lambda: whole(split.batch_size, 1, MOST_ROWS), f"batch_size must be in 1..{MOST_ROWS}"),
