@@ -41,6 +41,7 @@ def compile_split(split: SplitNetwork) -> SessionPlan:
         metrics=split.metric_names,
         hyper={name: float(value) for name, value in own.optimizer.hyper.items()},
         training=SessionTraining(batch_size=split.batch_size, epochs=split.epochs, seed=split.seed),
+        cut=split.cut,
     )
     plan = SessionPlan(SessionManifest.from_bytes(manifest.data), files)
     try:

@@ -151,14 +151,22 @@ class FeatureGraphs:
         return {name: traced(function, inputs) for name, (function, inputs) in traces.items()}
 
     def _embed(self, inputs: GraphInputs, *, mode: modes.Mode) -> Outputs:
-        return {message(self.labels, EMBEDDING): self.own.output(MODEL, inputs, self.own.weights(inputs), mode) + 0.0}
+        return {message(self.labels, EMBEDDING): self._embedding(inputs, self.own.weights(inputs), mode) + 0.0}
+
+    def _embedding(self, inputs: GraphInputs, weights: Arrays, mode: modes.Mode) -> Array:
+        """The embedding, shortened where the cut bounds it, so that gradients know of the bound."""
+        found, noise = self.own.output(MODEL, inputs, weights, mode), self.own.split.cut.embedding
+        if noise is None:
+            return found
+        square = xp.sum(found * found, axis=1, keepdims=True)
+        return found * (noise.clip / xp.sqrt(xp.maximum(square, noise.clip**2)))
 
     def _descend(self, inputs: GraphInputs) -> Outputs:
         """The gradient of the loss by the weights, by way of that by the embedding, which came back."""
         weights = self.own.weights(inputs)
 
         def projected(trained: Arrays) -> Array:
-            embedding = self.own.output(MODEL, inputs, trained, _training(self.own.role))
+            embedding = self._embedding(inputs, trained, _training(self.own.role))
             name = message(self.labels, GRADIENT)
             back = inputs[name] if name in inputs else inputs.request(name, TensorSpec(embedding.shape))
             return xp.sum(embedding * back)

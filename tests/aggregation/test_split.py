@@ -52,8 +52,9 @@ def test_a_plan_is_its_bytes_and_holds_no_weights() -> None:
 
 def test_a_plan_says_what_each_role_tells_the_others() -> None:
     told = list(compile_split(network()).manifest.disclosures())
-    assert Disclosure(sender="registry", recipient="clinic", task="train", key="embedding", numbers=4) in told
-    assert Disclosure(sender="clinic", recipient="insurer", task="train", key="gradient", numbers=2) in told
+    embedding = Disclosure(sender="registry", recipient="clinic", task="train", key="embedding", numbers=4, size=128)
+    gradient = Disclosure(sender="clinic", recipient="insurer", task="train", key="gradient", numbers=2, size=64)
+    assert embedding in told and gradient in told
     assert {(d.sender, d.recipient) for d in told if d.task == "predict"} == {
         ("registry", "clinic"),
         ("insurer", "clinic"),
