@@ -43,10 +43,10 @@ class Seen:
 
 @dataclass
 class Traffic:
-    """What one role has sent another: messages, and bytes in them before they are sealed."""
+    """What one role has sent another: how many messages, and their bytes before they are sealed."""
 
     messages: int = 0
-    bytes: int = 0
+    size: int = 0
 
 
 @dataclass
@@ -199,7 +199,7 @@ class VerticalRun:
 
     def _note(self, sender: str, recipient: str, call: LearnerCall, body: bytes) -> None:
         traffic = self.traffic.setdefault((sender, recipient), Traffic())
-        traffic.messages, traffic.bytes = traffic.messages + 1, traffic.bytes + len(body)
+        traffic.messages, traffic.size = traffic.messages + 1, traffic.size + len(body)
         training = self.plan.manifest.training
         epoch, batch = divmod(call.step, -(-call.rows // training.batch_size))
         if call.task != "train" or epoch != training.epochs - 1:
