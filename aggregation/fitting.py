@@ -19,6 +19,7 @@ from coterie.privacy.dp.participation import check_policy
 from coterie.protocol.codecs.table import unfit
 from coterie.protocol.metrics import EXAMPLES
 from coterie.protocol.privacy import ExampleLevel, LocalLevel, UserLevel
+from coterie.protocol.schema import NEEDS_FEATURES
 
 RESERVED_METRICS = (EXAMPLES, "loss")
 """Metrics that every experiment has."""
@@ -171,6 +172,7 @@ def _combinations(terms: Terms) -> Rules:
     columns = [*(feature.name for feature in terms.schema.features), terms.schema.label.name]
     shared = sorted(set(terms.optimizer.parameters if terms.optimizer else ()) & set(terms.algorithm.client.hyper))
     return (
+        (terms.schema.has_features, f"in the data schema: {NEEDS_FEATURES}"),
         (SAMPLE_WEIGHT not in columns, f"{SAMPLE_WEIGHT!r} is a name that coterie feeds itself; rename that column"),
         (
             not external or terms.training.precision is None,

@@ -23,6 +23,8 @@ from coterie.protocol.rows import check_feature, check_label, check_left, check_
 from coterie.protocol.schema_rules import DType, Encoding, Others, RawLabel, rules_of_feature, rules_of_label
 
 MOST_FEATURES = 1_000
+NEEDS_FEATURES = f"it needs 1 to {MOST_FEATURES} features"
+"""What is said of a schema without features, or with too many."""
 _Number: TypeAlias = SerializeAsAny[float]
 """Written as it is held: 1 stays 1, though 1.0 is the same number."""
 
@@ -143,7 +145,10 @@ class Label:
 
 @dataclass(frozen=True)
 class DataSchema:
-    """Features and label. Equal schemas have equal digests, and only those."""
+    """Features and label. Equal schemas have equal digests, and only those.
+
+    features: none only where the label is read and another organisation has the features: in a session.
+    """
 
     features: Annotated[tuple[Feature, ...], Field(max_length=MOST_FEATURES)]
     label: Label
@@ -160,11 +165,19 @@ class DataSchema:
         _require(
             None,
             [
-                (0 < len(self.features) <= MOST_FEATURES, f"it needs 1 to {MOST_FEATURES} features"),
+                (
+                    len(self.features) <= MOST_FEATURES and (self.has_features or self.label.constant is None),
+                    NEEDS_FEATURES,
+                ),
                 (len(set(names)) == len(names), "features and label must have distinct names"),
                 (len(set(sources)) == len(sources), "no two features, and not the label, may read the same column"),
             ],
         )
+
+    @property
+    def has_features(self) -> bool:
+        """Whether there is a feature: what a model of one population needs."""
+        return bool(self.features)
 
     @cached_property
     def sources(self) -> tuple[str, ...]:
@@ -338,12 +351,13 @@ def _invalid(message: str) -> errors.ConfigurationError:
 
 
 def _validate(value: object) -> DataSchema:
-    if isinstance(value, DataSchema):
-        return value
     try:
-        return DataSchema.from_json(value)
+        found = value if isinstance(value, DataSchema) else DataSchema.from_json(value)
     except errors.ConfigurationError as error:
         raise ValueError(error.message) from None
+    if not found.has_features:
+        raise ValueError(f"In the data schema: {NEEDS_FEATURES}.")
+    return found
 
 
 WireSchema = Annotated[

@@ -11,18 +11,32 @@ if TYPE_CHECKING:
     from coterie.simulation.population import VirtualClients
     from coterie.simulation.preparing import prepare
     from coterie.simulation.simulation import Simulation, simulate, simulate_full
+    from coterie.simulation.vertical import VerticalRun, simulate_vertical
 
 _HOMES = {
     "Simulation": "coterie.simulation.simulation",
+    "VerticalRun": "coterie.simulation.vertical",
     "VirtualClients": "coterie.simulation.population",
     "dirichlet": "coterie.simulation.partition",
     "iid": "coterie.simulation.partition",
     "prepare": "coterie.simulation.preparing",
     "simulate": "coterie.simulation.simulation",
     "simulate_full": "coterie.simulation.simulation",
+    "simulate_vertical": "coterie.simulation.vertical",
     "split": "coterie.simulation.partition",
 }
-__all__ = ["Simulation", "VirtualClients", "dirichlet", "iid", "prepare", "simulate", "simulate_full", "split"]
+__all__ = [
+    "Simulation",
+    "VerticalRun",
+    "VirtualClients",
+    "dirichlet",
+    "iid",
+    "prepare",
+    "simulate",
+    "simulate_full",
+    "simulate_vertical",
+    "split",
+]
 
 
 def __getattr__(name: str) -> Any:

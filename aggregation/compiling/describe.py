@@ -91,7 +91,7 @@ def described(rule: StageRule, graph: Graph, data: bytes, *, zeroed: frozenset[s
         name=rule.name,
         tasks=rule.tasks,
         over=rule.over,
-        batch=next((tensor.shape[0] for tensor in inputs if tensor.source == "batch"), 0),
+        batch=next((tensor.shape[0] for tensor in inputs if tensor.source in ("batch", "message")), 0),
         sha256=sha256_hex(data),
         size=len(data),
         inputs=inputs,

@@ -41,6 +41,7 @@ from coterie.compute.runtime.tensors import TensorInfo
 from coterie.protocol.canonical import sha256_hex
 from coterie.protocol.layout import Tensor
 from coterie.protocol.metrics import EXAMPLES
+from coterie.protocol.schema import NEEDS_FEATURES
 from coterie.protocol.sections import SectionSpec
 from coterie.protocol.signing import verify_plan
 
@@ -153,6 +154,8 @@ def _check_file(file: StageFile, data: bytes, limits: GraphLimits) -> None:
 
 
 def _check_sizes(manifest: Manifest, limits: PlanLimits) -> None:
+    if not manifest.schema.has_features:
+        raise _refused("manifest", f"In the plan's data schema: {NEEDS_FEATURES}.")
     parameters = manifest.layout.size + (manifest.frozen.layout.size if manifest.frozen else 0)
     state = sum(tensor.size for tensor in manifest.client_state)
     for size, limit, what in ((parameters, limits.parameters, "parameters"), (state, limits.state, "client state")):

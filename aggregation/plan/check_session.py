@@ -15,8 +15,9 @@ from coterie.aggregation.plan.check_stages import check_stages
 from coterie.aggregation.plan.scope import StageScope
 from coterie.aggregation.plan.session_manifest import RolePart, SessionManifest
 from coterie.aggregation.plan.stage import TASKS, Stage, TaskName
+from coterie.protocol.cut import CutPolicy
 from coterie.protocol.metrics import EXAMPLES
-from coterie.protocol.schema import DataSchema
+from coterie.protocol.schema import DataSchema, Label
 
 MESSAGE_BYTES: Final = 64 << 20
 """Most bytes that a role may send for one batch."""
@@ -55,6 +56,25 @@ def file_names(manifest: SessionManifest) -> tuple[FileName, ...]:
 def keeps_rows(schema: DataSchema) -> bool:
     """Whether every row that a role reads is used, so that row i is about the same person in every role."""
     return schema.label.others == "refused"
+
+
+def classes_of(label: Label) -> int | None:
+    """How many classes a label tells apart; None for one that is no class, or an array of them."""
+    if label.shape or label.dtype != "int32" or label.constant is not None:
+        return None
+    if label.classes is not None:
+        return len(label.classes)
+    return int(label.high) + 1 if label.low == 0 and label.high is not None and label.high >= 1 else None
+
+
+def cut_fault(cut: CutPolicy, label: Label) -> str:
+    """What of a cut's protections does not go with the label; empty where nothing is."""
+    classes = classes_of(label)
+    if cut.label is not None and classes is None:
+        return "noise on labels needs classes, or a label of whole numbers with low=0 and high"
+    if cut.gradient is not None and cut.gradient.kind == "marvell" and classes != 2:
+        return "marvell needs a label of two classes"
+    return ""
 
 
 def check_session_plan(plan: SessionPlan, limits: PlanLimits | None = None) -> None:
@@ -103,12 +123,14 @@ def _check_parts(manifest: SessionManifest, limits: PlanLimits) -> None:
     names = [[tensor.name for tensor in part.client_state] for part in manifest.parts]
     size = max(sum(tensor.size for tensor in part.client_state) for part in manifest.parts)
     stages = [stage for part in manifest.parts for stage in part.stages]
+    fault = next((cut_fault(manifest.cut, part.schema.label) for part in manifest.parts if part.role in labels), "")
     largest = max((sum(4 * math.prod(t.shape) for t in s.to_destination("message")) for s in stages), default=0)
     rules = (
         (len(set(manifest.roles)) == len(manifest.parts), "two parts have one role"),
         (len(labels) == 1, f"one role must have the labels, not {len(labels)}"),
         (all(len(set(each)) == len(each) for each in names), "a tensor of the client state is named twice"),
         (all(keeps_rows(part.schema) for part in manifest.parts), ROWS_IN_STEP),
+        (not fault, fault),
         (size <= limits.state, f"a part has {size} elements of client state; at most {limits.state} are allowed"),
         (manifest.metrics[:2] == (EXAMPLES, "loss"), f"metrics must begin with {EXAMPLES!r} and 'loss'"),
         (

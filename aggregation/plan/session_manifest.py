@@ -4,7 +4,7 @@ Every role gets all of it: so each can check that its partners read what it send
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Annotated, Final, Literal
@@ -18,10 +18,13 @@ from coterie.aggregation.plan.shapes import PartShape
 from coterie.aggregation.plan.stage import MOST_ROWS, Stage, TaskName
 from coterie.protocol.canonical import LARGEST_INTEGER, canonical_json, sha256_hex
 from coterie.protocol.conversion import to_json
+from coterie.protocol.cut import CutPolicy
+from coterie.protocol.cut_tensors import FLOAT32, bytes_of
 from coterie.protocol.layout import Tensor
 from coterie.protocol.schema import DataSchema
 from coterie.protocol.session import SessionWord
 
+UNCHANGED: Final = CutPolicy()
 FORMAT: Final = "coterie-session-plan-1"
 MOST_ROLES = 16
 
@@ -63,6 +66,9 @@ class Disclosure:
 
     task: in which it is sent.
     numbers: how many there are for each row, each time that the row comes up.
+    form: how they are written (`coterie.protocol.cut_tensors`).
+    size: bytes of them for a batch, without the message's header.
+    protection: what is done to them before; empty where nothing is.
     """
 
     sender: str
@@ -70,6 +76,9 @@ class Disclosure:
     task: TaskName
     key: str
     numbers: int
+    form: str = FLOAT32
+    size: int
+    protection: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,6 +88,7 @@ class SessionManifest:
     parts: one for each role.
     metrics: names of the sums, ``examples`` first.
     hyper: the hyper-parameters of the steps.
+    cut: what each role does to embeddings, gradients and labels before they are used or sent.
     """
 
     format: Literal["coterie-session-plan-1"] = field(default=FORMAT, repr=False)
@@ -87,6 +97,7 @@ class SessionManifest:
     metrics: Texts
     hyper: Numbers
     training: SessionTraining
+    cut: Annotated[CutPolicy, Field(exclude_if=lambda cut: cut.does_nothing)] = UNCHANGED
 
     @cached_property
     def data(self) -> bytes:
@@ -126,9 +137,36 @@ class SessionManifest:
                             task=task,
                             key=tensor.key,
                             numbers=math.prod(tensor.shape[1:]),
+                            form=self.cut.compression,
+                            size=bytes_of(self.cut.compression, tensor.shape),
+                            protection=_PROTECTIONS.get(part.shape, _nothing)(self.cut),
                         )
 
     @staticmethod
     def from_bytes(data: bytes) -> "SessionManifest":
         """Read canonical bytes. Raises errors.PlanRefused (``plan_manifest``), also for JSON that is not canonical."""
         return read_canonical(SessionManifest, data, limit=MANIFEST_BYTES)
+
+
+def _nothing(cut: CutPolicy) -> str:
+    return ""
+
+
+def _of_embeddings(cut: CutPolicy) -> str:
+    noise = cut.embedding
+    return "" if noise is None else f"norm at most {noise.clip:g}, noise {noise.deviation:g}"
+
+
+def _of_gradients(cut: CutPolicy) -> str:
+    parts: list[str] = []
+    if cut.label is not None:
+        parts.append(f"labels by randomised response, epsilon {cut.label.epsilon:g}")
+    if cut.gradient is not None:
+        parts.append(f"{cut.gradient.kind} noise, scale {cut.gradient.scale:g}")
+    return "; ".join(parts)
+
+
+_PROTECTIONS: Mapping[PartShape, Callable[[CutPolicy], str]] = {
+    "split_features": _of_embeddings,
+    "split_labels": _of_gradients,
+}

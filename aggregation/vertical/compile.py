@@ -9,8 +9,8 @@ from coterie.aggregation.compiling.graph_file import write_graph
 from coterie.aggregation.plan.check_session import SessionPlan, check_session_plan
 from coterie.aggregation.plan.session_manifest import RolePart, SessionManifest, SessionTraining
 from coterie.aggregation.plan.shapes import SHAPES, PartShape
-from coterie.aggregation.vertical.graphs import MODEL, TOP, FeatureGraphs, LabelGraphs, RoleGraphs
-from coterie.aggregation.vertical.split import SplitNetwork
+from coterie.aggregation.vertical.graphs import FeatureGraphs, LabelGraphs, RoleGraphs
+from coterie.aggregation.vertical.split import MODEL, SplitNetwork
 from coterie.compute.ir import Graph
 from coterie.protocol.layout import Tensor
 
@@ -31,7 +31,7 @@ def compile_split(split: SplitNetwork) -> SessionPlan:
     ]
     built = {graphs.role: FeatureGraphs(own=graphs, labels=labels.role).build() for graphs in others}
     widths = {role: _width(graphs["embed"]) for role, graphs in built.items()}
-    own = RoleGraphs(role=labels.role, split=split, schema=labels.schema, models={MODEL: labels.model, TOP: labels.top})
+    own = RoleGraphs(role=labels.role, split=split, schema=labels.schema, models=labels.models)
     files: dict[tuple[str, str], bytes] = {}
     parts = [_part(own, "split_labels", LabelGraphs(own=own, widths=widths).build(), files)]
     parts += [_part(graphs, "split_features", built[graphs.role], files) for graphs in others]
@@ -41,6 +41,7 @@ def compile_split(split: SplitNetwork) -> SessionPlan:
         metrics=split.metric_names,
         hyper={name: float(value) for name, value in own.optimizer.hyper.items()},
         training=SessionTraining(batch_size=split.batch_size, epochs=split.epochs, seed=split.seed),
+        cut=split.cut,
     )
     plan = SessionPlan(SessionManifest.from_bytes(manifest.data), files)
     try:

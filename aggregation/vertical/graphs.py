@@ -13,7 +13,7 @@ from coterie.aggregation.compiling.unread import traced
 from coterie.aggregation.plan.manifest import SAMPLE_WEIGHT
 from coterie.aggregation.plan.stage import PREDICTION
 from coterie.aggregation.vertical.first_values import first_value
-from coterie.aggregation.vertical.split import SplitNetwork
+from coterie.aggregation.vertical.split import MODEL, TOP, SplitNetwork
 from coterie.compute import numpy as xp
 from coterie.compute.array import Array
 from coterie.compute.autodiff import value_and_grad
@@ -30,8 +30,6 @@ from coterie.protocol.schema import DataSchema
 
 EMBEDDING = "embedding"
 GRADIENT = "gradient"
-MODEL = "model"
-TOP = "top"
 
 Traced = Callable[[GraphInputs], Outputs]
 
@@ -153,14 +151,22 @@ class FeatureGraphs:
         return {name: traced(function, inputs) for name, (function, inputs) in traces.items()}
 
     def _embed(self, inputs: GraphInputs, *, mode: modes.Mode) -> Outputs:
-        return {message(self.labels, EMBEDDING): self.own.output(MODEL, inputs, self.own.weights(inputs), mode) + 0.0}
+        return {message(self.labels, EMBEDDING): self._embedding(inputs, self.own.weights(inputs), mode) + 0.0}
+
+    def _embedding(self, inputs: GraphInputs, weights: Arrays, mode: modes.Mode) -> Array:
+        """The embedding, shortened where the cut bounds it, so that gradients know of the bound."""
+        found, noise = self.own.output(MODEL, inputs, weights, mode), self.own.split.cut.embedding
+        if noise is None:
+            return found
+        square = xp.sum(found * found, axis=1, keepdims=True)
+        return found * (noise.clip / xp.sqrt(xp.maximum(square, noise.clip**2)))
 
     def _descend(self, inputs: GraphInputs) -> Outputs:
         """The gradient of the loss by the weights, by way of that by the embedding, which came back."""
         weights = self.own.weights(inputs)
 
         def projected(trained: Arrays) -> Array:
-            embedding = self.own.output(MODEL, inputs, trained, _training(self.own.role))
+            embedding = self._embedding(inputs, trained, _training(self.own.role))
             name = message(self.labels, GRADIENT)
             back = inputs[name] if name in inputs else inputs.request(name, TensorSpec(embedding.shape))
             return xp.sum(embedding * back)
@@ -197,7 +203,8 @@ class LabelGraphs:
         return {message(role, EMBEDDING): TensorSpec((rows, width)) for role, width in self.widths.items()}
 
     def _predict(self, inputs: GraphInputs, weights: Arrays, others: Mapping[str, Array], mode: modes.Mode) -> Array:
-        joined = xp.concat([self.own.output(MODEL, inputs, weights, mode), *others.values()], axis=1)
+        own = [self.own.output(MODEL, inputs, weights, mode)] if MODEL in self.own.models else []
+        joined = xp.concat([*own, *others.values()], axis=1)
         what = "The top of the network"
         top = self.own.models[TOP]
         prediction, _ = researcher.ask(

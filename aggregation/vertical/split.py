@@ -9,14 +9,19 @@ from typing import Final, cast
 from coterie import errors
 from coterie.aggregation.fitting import RESERVED_METRICS
 from coterie.aggregation.losses import PerExample
-from coterie.aggregation.plan.check_session import ROWS_IN_STEP, keeps_rows
+from coterie.aggregation.plan.check_session import ROWS_IN_STEP, cut_fault, keeps_rows
 from coterie.aggregation.plan.manifest import MOST_EPOCHS, MOST_ROWS, SAMPLE_WEIGHT
-from coterie.aggregation.plan.session_manifest import MOST_ROLES
+from coterie.aggregation.plan.session_manifest import MOST_ROLES, UNCHANGED
 from coterie.compute.nn.module import Module
 from coterie.compute.optim.optimizer import Optimizer
 from coterie.protocol.canonical import LARGEST_INTEGER
+from coterie.protocol.cut import CutPolicy
 from coterie.protocol.schema import DataSchema, Feature, Label
 
+MODEL: Final = "model"
+"""The part of a role's network that makes its embedding."""
+TOP: Final = "top"
+"""The part that makes the prediction of all embeddings."""
 NO_LABEL: Final = Label(name="no_label", constant=0)
 """The label of rows whose labels another role has."""
 
@@ -42,19 +47,24 @@ class FeatureRole:
 
 @dataclass(frozen=True, kw_only=True)
 class LabelRole:
-    """The role that has the labels, and features of its own.
+    """The role that has the labels, and it may be features of its own.
 
     role: its name in the session.
-    schema: its columns and the label.
-    model: as of a `FeatureRole`, on its own features.
+    schema: its columns and the label; ``DataSchema((), label)`` for a role that has the label alone.
+    model: as of a `FeatureRole`, on its own features; None for a role that has none.
     top: (params, embeddings ``[B, sum of the widths]``, mode) → prediction. Its own embedding comes first, then those
         of the other roles in their order.
     """
 
     role: str
     schema: DataSchema
-    model: Module
+    model: Module | None = None
     top: Module
+
+    @property
+    def models(self) -> Mapping[str, Module]:
+        """Its parts of the network by name: its own model, where it has features, and the top."""
+        return ({} if self.model is None else {MODEL: self.model}) | {TOP: self.top}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -67,6 +77,7 @@ class SplitNetwork:
     optimizer: of every part.
     batch_size, epochs, seed: see plan.session_manifest.SessionTraining.
     evaluation_batch: rows per message of an evaluation or prediction.
+    cut: compression of embeddings and gradients, and noise on them and on labels; see `coterie.protocol.cut`.
 
     The first weights of a part are drawn by the role itself, of no seed that others know: whoever knew them could work
     out the first rows from the first embeddings. (Weights that begin at a constant are known to all.) No part draws
@@ -85,6 +96,7 @@ class SplitNetwork:
     epochs: int = 1
     seed: int = 0
     evaluation_batch: int = 1024
+    cut: CutPolicy = UNCHANGED
 
     def __post_init__(self) -> None:
         for holds, message in (*_kinds(self), *_numbers(self)):
@@ -121,6 +133,10 @@ def _kinds(split: SplitNetwork) -> tuple[_Rule, ...]:
         (lambda: isinstance(cast(object, split.metrics), Mapping), "metrics must be a mapping of names to functions"),
         (lambda: callable(split.loss), "loss must be a function of (prediction, label)"),
         (
+            lambda: isinstance(cast(object, split.cut), CutPolicy),
+            'cut must be a CutPolicy, for example CutPolicy(compression="int8")',
+        ),
+        (
             lambda: isinstance(cast(object, split.optimizer), Optimizer),
             "optimizer must be an optimizer, for example optim.sgd(0.1)",
         ),
@@ -135,7 +151,11 @@ def _numbers(split: SplitNetwork) -> tuple[_Rule, ...]:
         return [split.labels.role, *(part.role for part in split.features)]
 
     def models() -> list[object]:
-        return [split.labels.model, split.labels.top, *(part.model for part in split.features)]
+        return [*split.labels.models.values(), *(part.model for part in split.features)]
+
+    def fault() -> str:
+        schema, cut = cast(object, split.labels.schema), cast(object, split.cut)
+        return cut_fault(cut, schema.label) if isinstance(schema, DataSchema) and isinstance(cut, CutPolicy) else ""
 
     def columns() -> list[str]:
         schemas = (split.labels.schema, *(part.schema for part in split.features))
@@ -148,7 +168,12 @@ def _numbers(split: SplitNetwork) -> tuple[_Rule, ...]:
             "the name of a role has 1 to 32 lower-case letters, digits, - and _, as in a session",
         ),
         (lambda: all(isinstance(model, Module) for model in models()), "every model must be a module of compute.nn"),
+        (
+            lambda: (split.labels.model is not None) == split.labels.schema.has_features,
+            "the role with the labels has a model if it has features, and only then",
+        ),
         (lambda: keeps_rows(split.labels.schema), ROWS_IN_STEP),
+        (lambda: not fault(), fault()),
         (lambda: SAMPLE_WEIGHT not in columns(), f"{SAMPLE_WEIGHT!r} is a name that coterie feeds itself"),
         (lambda: whole(split.batch_size, 1, MOST_ROWS), f"batch_size must be in 1..{MOST_ROWS}"),
         (lambda: whole(split.evaluation_batch, 1, MOST_ROWS), f"evaluation_batch must be in 1..{MOST_ROWS}"),

@@ -7,39 +7,30 @@ session they are numbered anew. What was broken off before it changed any weight
 goes on in its own session alone.
 """
 
-import hashlib
-import math
 import os
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from coterie.aggregation.plan.check_session import SessionPlan
-from coterie.aggregation.plan.session_manifest import RolePart
-from coterie.aggregation.plan.stage import PREDICTION, Stage, StageInput, TaskName
-from coterie.aggregation.walk import Supply, run_batch
-from coterie.client_sdk.party.agreement import HEADER_BYTES, KEY, agree, elsewhere, step_text, withdraw
+from coterie.aggregation.plan.stage import PREDICTION, TaskName
+from coterie.client_sdk.party.agreement import agree, withdraw
 from coterie.client_sdk.party.learner_store import LearnerCall, LearnerStore, RoleProgress
 from coterie.client_sdk.party.message_log import MessageLog
 from coterie.client_sdk.party.party import Session
 from coterie.client_sdk.party.plans import require_plan
+from coterie.client_sdk.party.role_work import SECRET_BYTES, Awaited, BatchDone, RoleWork, Sent, call_of
 from coterie.client_sdk.rows.allowed import check_readable
-from coterie.client_sdk.rows.loading import DataSource, load_data
-from coterie.compute.data.batches import Batches
-from coterie.compute.runtime.executable import Executable
-from coterie.errors import ConfigurationError, Conflict, InputError
+from coterie.client_sdk.rows.loading import DataSource
+from coterie.errors import ConfigurationError, Conflict
+from coterie.privacy.entropy import Entropy, draw
 from coterie.protocol.arrays import ArraysByName
-from coterie.protocol.device import DIVERGED
-from coterie.protocol.finite import all_finite
 from coterie.protocol.metrics import MetricSums
-from coterie.protocol.schema import DataSchema, Label
-from coterie.protocol.tensors import TensorLimits, encode_tensors, open_tensors
-from coterie.randomness import uniforms
 
 STAGE: Final = "learning"
 """The stage of a session in which embeddings and gradients are sent."""
@@ -61,6 +52,7 @@ class Learner:
     threads: of one graph run.
     patience_s: how long to wait for a partner's message, for one that has not joined, and for a coordinator that is
         away; for as long as it takes when not given.
+    entropy: where the secret comes from of which first weights, noise and rounding are drawn.
 
     Row i of each call must be about the same person or thing in all roles' data.
 
@@ -81,22 +73,22 @@ class Learner:
         columns: Collection[str],
         threads: int = 1,
         patience_s: float | None = None,
+        entropy: Entropy = os.urandom,
     ) -> None:
         require_plan(plan)
-        self._plan, self._role = plan, session.membership.role
-        self._part = plan.manifest.part(self._role)
-        check_readable(self._part.schema, columns)
+        self._plan, role = plan, session.membership.role
+        check_readable(plan.manifest.part(role).schema, columns)
         self._columns = frozenset(columns)
         self._threads, self._patience_s = threads, patience_s
         self._store = LearnerStore(Path(folder))
         try:
-            self._progress, self._tensors = self._load(session)
+            self._progress, self._tensors = self._load(session, role, entropy)
         except BaseException:
             self._store.close()
             raise
         self._log = MessageLog(session, STAGE, self._store)
-        self._partners = _partners(self._part)
-        self._executables: dict[tuple[str, int], Executable] = {}
+        secret = bytes.fromhex(self._progress.secret)
+        self._role = RoleWork(plan, role, secret=secret, session=self._progress.session)
         self._calls = 0
 
     def close(self) -> None:
@@ -141,16 +133,18 @@ class Learner:
         epochs = self._call("evaluate", rows, _ignore)[0].epochs
         return MetricSums(epochs[0]) if epochs else MetricSums()
 
-    def predict(self, rows: DataSource) -> NDArray[np.float32] | None:
+    def predict(self, rows: DataSource | int) -> NDArray[np.float32] | None:
         """What the model says of rows, ``[rows, …]``; None for a role that has no labels.
 
-        rows: as of `train`, without the label: arrays and tables must leave it out, and it is not read of a file.
+        rows: as of `train`, without the label: arrays and tables must leave it out, and it is not read of a file. How
+            many rows there are, for a role that has the label alone.
         Raises as `evaluate` does.
         """
         return self._call("predict", rows, _ignore)[1].get(PREDICTION)
 
-    def _load(self, session: Session) -> tuple[RoleProgress, ArraysByName]:
-        fresh = RoleProgress(plan=self._plan.id, role=self._role, session=session.membership.session)
+    def _load(self, session: Session, role: str, entropy: Entropy) -> tuple[RoleProgress, ArraysByName]:
+        secret = draw(entropy, SECRET_BYTES).hex()
+        fresh = RoleProgress(plan=self._plan.id, role=role, session=session.membership.session, secret=secret)
         progress, tensors = self._store.state() or (fresh, {})
         if (progress.plan, progress.role) != (fresh.plan, fresh.role):
             raise ConfigurationError(
@@ -159,6 +153,7 @@ class Learner:
                 hint="Give each role and plan a folder of its own.",
                 code="plan_changed",
             )
+        progress = replace(progress, secret=progress.secret or secret)
         progress.require_not_left(fresh.session, self._store.folder)
         if progress.session == fresh.session:
             return progress, tensors
@@ -170,7 +165,7 @@ class Learner:
                 code="plan_changed",
             )
         left = (*progress.left, progress.session)
-        return replace(fresh, trained=progress.trained, left=left), tensors
+        return replace(fresh, trained=progress.trained, left=left, secret=progress.secret), tensors
 
     def _progress_at(self, call: LearnerCall | None) -> RoleProgress:
         """Progress with the messages that are worked in by now."""
@@ -182,18 +177,11 @@ class Learner:
         self._store.keep(STAGE, self._progress, tensors)
 
     def _call(
-        self, task: TaskName, rows: DataSource, on_epoch: Callable[[int, Mapping[str, float]], None]
+        self, task: TaskName, rows: DataSource | int, on_epoch: Callable[[int, Mapping[str, float]], None]
     ) -> tuple[LearnerCall, ArraysByName]:
         """The next call and what it gave: now, or in an earlier program."""
-        arrays = load_data(rows, _schema_of(self._part.schema, task), allowed=self._columns)
-        asked = LearnerCall(
-            number=self._calls,
-            task=task,
-            rows=len(next(iter(arrays.values()))),
-            digest=_digest_of(arrays),
-            threads=self._threads,
-            trained=self._progress.trained,
-        )
+        arrays = self._role.rows_of(task, rows, self._columns)
+        asked = call_of(task, arrays, self._calls, threads=self._threads, trained=self._progress.trained)
         found = self._store.result(asked.number) if asked.number < self._progress.done else None
         if found is None:
             found = self._finish_call(asked, arrays, on_epoch)
@@ -213,7 +201,7 @@ class Learner:
             if begun.agreed:
                 raise _other_call(begun, asked)
             try:
-                withdraw(self._log, self._partners, self._plan.id, begun, self._patience_s)
+                withdraw(self._log, self._role.partners, self._plan.id, begun, self._patience_s)
             except Conflict as error:
                 # An earlier program has said that it makes the call, and was killed before it kept that all do.
                 raise (_other_call(begun, asked) if error.reason == "message_differs" else error) from error
@@ -224,7 +212,7 @@ class Learner:
             begun = asked
         if not begun.agreed:
             try:
-                agree(self._log, self._partners, self._plan.id, begun, self._patience_s)
+                agree(self._log, self._role.partners, self._plan.id, begun, self._patience_s)
             except Conflict as error:
                 if error.reason == "session_step":  # all roles know that nobody makes it
                     self._keep(None, self._tensors)
@@ -240,121 +228,32 @@ class Learner:
         return call, outputs
 
     def _begin(self, call: LearnerCall) -> None:
-        tensors = self._tensors
-        if not call.trained and call.task != "train":
-            raise ConfigurationError(
-                f"The part of role {self._role!r} in {self._store.folder} is not trained.",
-                hint="Call train first, in every role.",
-                code="not_trained",
-            )
-        for stage in self._part.stages_of(call.task) if not tensors else ():
-            if stage.over == "once":
-                # Of no seed that another role could know.
-                drawn = {t.name: _uniform(t) for t in stage.from_source("random")}
-                tensors = run_batch(stage, self._executable(stage, 1), Supply(model={}), drawn)["client_state"]
-        self._keep(call, tensors)
+        self._role.require_trained(call, str(self._store.folder))
+        self._keep(call, self._tensors or self._role.first_tensors())
         self._log.faults.reach("begun")
 
     def _work(
         self, call: LearnerCall, arrays: ArraysByName, on_epoch: Callable[[int, Mapping[str, float]], None]
     ) -> tuple[LearnerCall, ArraysByName]:
         """Every batch that is left of a call."""
-        tensors, training, train = self._tensors, self._plan.manifest.training, call.task == "train"
-        stages = [stage for stage in self._part.stages_of(call.task) if stage.over != "once"]
-        batches = Batches(
-            arrays,
-            batch_size=stages[0].batch,
-            seed=training.seed,
-            epochs=training.epochs if train else 1,
-            shuffle=train,
-        )
-        per_epoch = batches.per_epoch
-        epoch, batch = divmod(call.step, per_epoch)
-        batches.restore({**batches.state(), "epoch": epoch, "batch": batch})
-        predicted: list[NDArray[np.float32]] = []
-        for batch in batches:
-            sums: dict[str, float] = {}
-            received: dict[str, NDArray[Any]] = {}
-            for stage in stages:
-                feeds = {t.name: batch[t.key] for t in stage.from_source("batch")}
-                feeds |= self._received(call, stage, stages, received)
-                supply = Supply(model={}, client_state=tensors, hyper=self._plan.manifest.hyper)
-                put = run_batch(stage, self._executable(stage, call.threads), supply, feeds)
-                tensors = put.get("client_state", tensors)
-                sums |= {name: float(value[0]) for name, value in put.get("metric", {}).items()}
-                predicted += [value.astype(np.float32) for value in put.get("prediction", {}).values()]
-                made = {**put.get("message", {}), **put.get("prediction", {}), **put.get("client_state", {})}
-                _require_finite(call, made, sums)
-                self._send(call, stage, put.get("message", {}))
-            call = call.counted(sums, per_epoch)
-            if call.step % per_epoch == 0:
-                on_epoch(call.step // per_epoch, MetricSums(call.epochs[-1]).means())
-            if train and (call.step % per_epoch == 0 or call.step % STEPS_PER_CHECKPOINT == 0):
-                self._keep(call, tensors)
-                self._log.faults.reach("checkpoint_kept")
-        return call, {PREDICTION: np.concatenate(predicted)[: call.rows]} if predicted else {}
-
-    def _executable(self, stage: Stage, threads: int) -> Executable:
-        key = (stage.name, threads)
-        if key not in self._executables:
-            self._executables[key] = Executable(self._plan.graphs[self._role, stage.name], threads=threads)
-        return self._executables[key]
-
-    def _send(self, call: LearnerCall, stage: Stage, messages: ArraysByName) -> None:
-        for role in self._partners:
-            own = {t.key: messages[t.address] for t in stage.to_destination("message") if t.partner == role}
-            if own:
-                self._log.send(role, encode_tensors(own, {KEY: step_text(call)}), patience_s=self._patience_s)
-
-    def _received(
-        self, call: LearnerCall, stage: Stage, stages: list[Stage], received: dict[str, NDArray[Any]]
-    ) -> dict[str, NDArray[Any]]:
-        """The messages that a stage reads, by input; what comes with them for later stages is kept in ``received``."""
-        expected = {t.address: t for each in stages for t in each.from_source("message")}
-        for tensor in stage.from_source("message"):
-            role = tensor.partner or ""
-            while tensor.address not in received:
-                coming = {name: t for name, t in expected.items() if t.partner == role}
-                found = self._read(call, role, coming)
-                twice = next((name for name in found if name in received), None)
-                if twice is not None:
-                    raise _unusable(role, f"{twice} twice for one batch")
-                received |= found
-        return {t.name: received[t.address] for t in stage.from_source("message")}
-
-    def _read(self, call: LearnerCall, role: str, expected: Mapping[str, StageInput]) -> dict[str, NDArray[Any]]:
-        sizes = {name: 4 * int(np.prod(t.shape)) for name, t in expected.items()}
-        limit = sum(sizes.values()) + HEADER_BYTES
-        data = self._log.receive(role, limit=limit, patience_s=self._patience_s)
-        file = open_tensors(data, TensorLimits(max_bytes=limit))
-        place = file.metadata.get(KEY, "")
-        if place != step_text(call):
-            raise elsewhere(f"{role} is at {place[:200] or 'an unknown place'}, and this role at {step_text(call)}.")
-        found = {f"{role}/{key}": file.tensor(key) for key in file.tensors}
-        for name, value in found.items():
-            tensor = expected.get(name)
-            if tensor is None or (value.dtype.name, value.shape) != (tensor.dtype, tensor.shape):
-                raise _unusable(role, f"{name} as {value.dtype}{list(value.shape)}, which the plan does not say")
-            if not all_finite(value.reshape(-1)):
-                raise _unusable(role, f"{name} with numbers that are not finite")
-        if not found:
-            raise _unusable(role, "nothing")
-        return found
-
-
-def _partners(part: RolePart) -> list[str]:
-    """The roles that send to a role or read what it sends."""
-    sent = [t.partner for stage in part.stages for t in stage.to_destination("message")]
-    read = [t.partner for stage in part.stages for t in stage.from_source("message")]
-    return sorted({role for role in (*sent, *read) if role is not None})
-
-
-def _digest_of(arrays: ArraysByName) -> str:
-    digest = hashlib.sha256()
-    for name in sorted(arrays):
-        digest.update(f"{name} {arrays[name].dtype} {arrays[name].shape}\n".encode())
-        digest.update(np.ascontiguousarray(arrays[name]).data)
-    return digest.hexdigest()
+        work, answer = self._role.work(call, arrays, self._tensors), b""
+        try:
+            event = next(work)
+            while True:
+                match event:
+                    case Sent(role, body):
+                        self._log.send(role, body, patience_s=self._patience_s)
+                    case Awaited(role, limit):
+                        answer = self._log.receive(role, limit=limit, patience_s=self._patience_s)
+                    case BatchDone(call, tensors, epoch):
+                        if epoch:
+                            on_epoch(len(call.epochs), MetricSums(call.epochs[-1]).means())
+                        if call.task == "train" and (epoch or call.step % STEPS_PER_CHECKPOINT == 0):
+                            self._keep(call, tensors)
+                            self._log.faults.reach("checkpoint_kept")
+                event = work.send(answer)
+        except StopIteration as end:
+            return call, end.value
 
 
 def _other_call(begun: LearnerCall, asked: LearnerCall) -> Conflict:
@@ -365,33 +264,4 @@ def _other_call(begun: LearnerCall, asked: LearnerCall) -> Conflict:
         hint="Make the same calls as before, so that each goes on where it was; skip_done() comes before calls that "
         "are new.",
         code="session_step",
-    )
-
-
-def _require_finite(call: LearnerCall, arrays: ArraysByName, sums: Mapping[str, float]) -> None:
-    infinite = [name for name, value in arrays.items() if not all_finite(value.reshape(-1))]
-    infinite += [name for name, value in sums.items() if not math.isfinite(value)]
-    if infinite:
-        raise InputError(
-            f"The model diverged: {infinite[0]} is not finite at step {call.step} of {call.task}.",
-            hint="Nothing of it was sent. Lower the learning rate, and train from the beginning, in a new session and "
-            "new folders.",
-            code=DIVERGED,
-        )
-
-
-def _schema_of(schema: DataSchema, task: TaskName) -> DataSchema:
-    """How the rows of a task are read: those of a prediction have no label."""
-    return DataSchema(schema.features, Label(name=schema.label.name, constant=0)) if task == "predict" else schema
-
-
-def _uniform(tensor: StageInput) -> NDArray[np.float32]:
-    return uniforms(os.urandom(32), 0, int(np.prod(tensor.shape))).reshape(tensor.shape)
-
-
-def _unusable(role: str, what: str) -> InputError:
-    return InputError(
-        f"{role} sent {what}.",
-        hint="Ask the partner whether its training diverged, and which program it runs.",
-        code="session_values",
     )

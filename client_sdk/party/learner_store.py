@@ -82,6 +82,7 @@ class RoleProgress:
     call: the one that is being made.
     sent, received: messages to and from each role that are worked in.
     left: sessions that the folder was in before this one. It cannot go back: what they know of it is out of date.
+    secret: of which first weights, noise and rounding are drawn, hex.
     """
 
     plan: str
@@ -93,6 +94,7 @@ class RoleProgress:
     sent: Mapping[str, _Count] = field(default_factory=dict[str, int])
     received: Mapping[str, _Count] = field(default_factory=dict[str, int])
     left: tuple[str, ...] = ()
+    secret: str = field(default="", repr=False)
 
     def require_not_left(self, session: str, folder: Path) -> None:
         """Raise ConfigurationError (``session_left``) for a session that the folder has left."""

@@ -6,6 +6,7 @@ Of `choices` answers the true one is given with probability e**ε / (e**ε + cho
 and less than 2**-60 of it below, and every draw is exact, so that no rounding adds to ε.
 """
 
+from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -35,11 +36,20 @@ def odds(epsilon: float) -> Fraction:
 
 def respond(truth: int, choices: int, epsilon: float, source: NoiseSource) -> int:
     """One answer from 0 to choices - 1. Raises errors.ArgumentValueError for a truth that is not among them."""
-    if not (choices >= 2 and 0 <= truth < choices):
-        raise errors.ArgumentValueError(f"The answer {truth} is not one of {choices}.")
+    return respond_all([truth], choices, epsilon, source)[0]
+
+
+def respond_all(truths: Sequence[int], choices: int, epsilon: float, source: NoiseSource) -> list[int]:
+    """An answer to each, drawn independently. Raises errors.ArgumentValueError as `respond` does."""
+    wrong = next((truth for truth in truths if not (choices >= 2 and 0 <= truth < choices)), None)
+    if wrong is not None:
+        raise errors.ArgumentValueError(f"The answer {wrong} is not one of {choices}.")
     ratio = odds(epsilon)
-    whole = ratio.numerator + (choices - 1) * ratio.denominator
-    drawn = source.below(whole)
+    return [_answer(truth, choices, ratio, source) for truth in truths]
+
+
+def _answer(truth: int, choices: int, ratio: Fraction, source: NoiseSource) -> int:
+    drawn = source.below(ratio.numerator + (choices - 1) * ratio.denominator)
     if drawn < ratio.numerator:
         return truth
     other = (drawn - ratio.numerator) // ratio.denominator

@@ -145,7 +145,9 @@ class Central:
             return {name.removeprefix(prefix): value for name, value in weights.items() if name.startswith(prefix)}
 
         labels = split.labels
-        embedded = [labels.model(of(f"{labels.role}/model/"), batch[labels.role]["blood"])]
+        embedded: list[Any] = []
+        if labels.model is not None:
+            embedded.append(labels.model(of(f"{labels.role}/model/"), batch[labels.role]["blood"]))
         for part in split.features:
             (feature,) = part.features
             embedded.append(part.model(of(f"{part.role}/model/"), batch[part.role][feature.name]))

@@ -14,8 +14,10 @@ from coterie.aggregation.plan.session_manifest import Disclosure, RolePart, Sess
 from coterie.aggregation.vertical.compile import compile_split
 from coterie.aggregation.vertical.split import FeatureRole
 from coterie.compute import nn, optim
+from coterie.compute import numpy as xp
 from coterie.protocol.canonical import canonical_json
 from coterie.protocol.conversion import to_json
+from coterie.protocol.cut import CutPolicy, EmbeddingNoise, GradientNoise, LabelNoise
 from coterie.protocol.schema import DataSchema, Feature, Label
 
 
@@ -41,6 +43,80 @@ def test_a_split_network_takes_the_steps_of_the_whole_one(optimizer: Any) -> Non
     np.testing.assert_allclose(predicted, central.predict(given)[:16], rtol=2e-5, atol=2e-6)
 
 
+def bare(**changes: Any) -> dict[str, Any]:
+    """A clinic that has the label alone."""
+    labels = network().labels
+    top = nn.Sequential(nn.Tanh(), nn.Linear(6, 2))
+    alone = replace(labels, schema=DataSchema((), labels.schema.label), model=None, top=top)
+    return {"labels": replace(alone, **changes)}
+
+
+def test_a_role_with_labels_alone_trains_the_rest_of_the_network() -> None:
+    """The gradients are those of the network in one place: of a loss that the roles with features know nothing of."""
+    split = network(**bare(), optimizer=optim.sgd(0.3))
+    here, given = InOnePlace(compile_split(split)), rows()
+    here.begin()
+    central = Central(split, here.state)
+    for batch in batches(split, given):
+        here.batch("train", batch)
+        central.step(batch)
+    for role, tensors in here.state.items():
+        for name, value in tensors.items():
+            if not name.startswith("optimizer/"):
+                np.testing.assert_allclose(value, central.weights[f"{role}/{name}"], rtol=2e-5, atol=2e-6)
+    clinic = here.plan.manifest.part("clinic")
+    read = {stage.name: {t.key for t in stage.from_source("batch")} for stage in clinic.stages}
+    assert read == {"begin": set(), "fit": {"ill", "sample_weight"}, "eval": {"ill", "sample_weight"}, "infer": set()}
+    assert here.plan.manifest.part("clinic").stages[-1].batch == 16
+
+
+def test_the_bound_of_an_embedding_is_part_of_the_network() -> None:
+    """Gradients go through it: the step is that of a network that bounds its embeddings."""
+    split = network(cut=CutPolicy(embedding=EmbeddingNoise(clip=0.5, deviation=1.0)), optimizer=optim.sgd(0.3))
+    bounded = replace(split, features=tuple(replace(part, model=Bounded(part.model)) for part in split.features))
+    here, given = InOnePlace(compile_split(split)), rows()
+    here.begin()
+    central = Central(replace(bounded, cut=CutPolicy()), here.state)
+    for batch in batches(split, given):
+        here.batch("train", batch)
+        central.step(batch)
+    for role in ("registry", "insurer"):
+        for name, value in here.state[role].items():
+            if not name.startswith("optimizer/"):
+                np.testing.assert_allclose(value, central.weights[f"{role}/{name}"], rtol=1e-4, atol=1e-5)
+
+
+class Bounded(nn.Module):
+    """A module whose vectors are no longer than a half."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        self._inner = inner
+
+    def specs(self) -> Any:
+        return self._inner.specs()
+
+    def __call__(self, params: Any, x: Any, mode: Any = nn.EVAL) -> Any:
+        found = self._inner(params, x, mode)
+        return found * xp.minimum(1.0, 0.5 / xp.sqrt(xp.sum(found * found, axis=1, keepdims=True)))
+
+
+def test_a_cut_is_told_and_a_plan_without_one_has_the_bytes_of_before() -> None:
+    assert b'"cut"' not in compile_split(network()).manifest.data
+    cut = CutPolicy(
+        compression="int4",
+        embedding=EmbeddingNoise(clip=1.0, deviation=0.5),
+        gradient=GradientNoise(kind="max_norm"),
+        label=LabelNoise(epsilon=2.0),
+    )
+    manifest = compile_split(network(cut=cut)).manifest
+    assert SessionManifest.from_bytes(manifest.data) == manifest and manifest.cut == cut
+    told = {(d.sender, d.task, d.key): d for d in manifest.disclosures() if "registry" in (d.sender, d.recipient)}
+    embedding, gradient = told["registry", "predict", "embedding"], told["clinic", "train", "gradient"]
+    assert (embedding.form, embedding.size) == ("int4", 16 * 4 // 2 + 8)
+    assert embedding.protection == "norm at most 1, noise 0.5"
+    assert gradient.protection == "labels by randomised response, epsilon 2; max_norm noise, scale 1"
+
+
 def test_a_plan_is_its_bytes_and_holds_no_weights() -> None:
     one, other = compile_split(network()), compile_split(network())
     assert one.manifest.data == other.manifest.data and one.graphs == other.graphs
@@ -52,8 +128,9 @@ def test_a_plan_is_its_bytes_and_holds_no_weights() -> None:
 
 def test_a_plan_says_what_each_role_tells_the_others() -> None:
     told = list(compile_split(network()).manifest.disclosures())
-    assert Disclosure(sender="registry", recipient="clinic", task="train", key="embedding", numbers=4) in told
-    assert Disclosure(sender="clinic", recipient="insurer", task="train", key="gradient", numbers=2) in told
+    embedding = Disclosure(sender="registry", recipient="clinic", task="train", key="embedding", numbers=4, size=128)
+    gradient = Disclosure(sender="clinic", recipient="insurer", task="train", key="gradient", numbers=2, size=64)
+    assert embedding in told and gradient in told
     assert {(d.sender, d.recipient) for d in told if d.task == "predict"} == {
         ("registry", "clinic"),
         ("insurer", "clinic"),
@@ -116,6 +193,11 @@ def _labels(**changes: Any) -> dict[str, Any]:
     return {"labels": replace(network().labels, **changes)}
 
 
+def _labelled(**fields: Any) -> dict[str, Any]:
+    schema = network().labels.schema
+    return _labels(schema=DataSchema(schema.features, Label(name="ill", **fields)))
+
+
 @pytest.mark.parametrize(
     ("changes", "code", "says"),
     [
@@ -146,6 +228,19 @@ def _labels(**changes: Any) -> dict[str, Any]:
         ({"metrics": {"loss": len}}, "split_invalid", "added by coterie"),
         ({"optimizer": "sgd"}, "split_invalid", "optim.sgd"),
         ({"name": ""}, "split_invalid", "name"),
+        (bare(model=nn.Linear(2, 3)), "split_invalid", "a model if it has features"),
+        (_labels(model=None), "split_invalid", "a model if it has features"),
+        ({"cut": "int8"}, "split_invalid", "CutPolicy"),
+        (
+            {"cut": CutPolicy(label=LabelNoise(epsilon=1.0)), **_labelled(dtype="float32")},
+            "split_invalid",
+            "noise on labels needs classes",
+        ),
+        (
+            {"cut": CutPolicy(gradient=GradientNoise(kind="marvell")), **_labelled(low=0, high=2)},
+            "split_invalid",
+            "two classes",
+        ),
     ],
 )  # fmt: skip
 def test_a_network_that_cannot_be_split_is_refused(changes: dict[str, Any], code: str, says: str) -> None:
@@ -174,6 +269,11 @@ def _message_input(part: RolePart, name: str, **changes: Any) -> RolePart:
 def _dropping(part: RolePart) -> RolePart:
     """A clinic that leaves out rows."""
     return replace(part, schema=replace(part.schema, label=replace(part.schema.label, others="dropped")))
+
+
+def _valued(part: RolePart) -> RolePart:
+    """A clinic whose label is a number."""
+    return replace(part, schema=replace(part.schema, label=Label(name="ill")))
 
 
 def _waiting(part: RolePart) -> RolePart:
@@ -207,13 +307,14 @@ SPOILED: tuple[tuple[Change, str, str], ...] = (
     (_registry(lambda part: _waiting(part)), "plan_wiring", "message"),
     (_registry(lambda part: _message_input(part, "descend", key="other")), "plan_wiring", "has not sent it"),
     (_registry(lambda part: _stage(part, "embed", over="pass")), "plan_stages", "runs over"),
+    (lambda clinic, registry, insurer: (_valued(clinic), registry, insurer), "plan_roles", "two classes"),
     (_registry(lambda part: replace(part, stages=part.stages[1:])), "plan_stages", "needs the stage 'begin'"),
 )
 
 
 @pytest.mark.parametrize(("change", "code", "says"), SPOILED)
 def test_a_plan_whose_roles_do_not_fit_is_refused(change: Change, code: str, says: str) -> None:
-    plan = compile_split(network())
+    plan = compile_split(network(cut=CutPolicy(gradient=GradientNoise(kind="marvell"))))
     spoiled = replace(plan.manifest, parts=change(*plan.manifest.parts))
     with pytest.raises(errors.PlanRefused) as refused:
         check_session_manifest(SessionManifest.from_bytes(spoiled.data))

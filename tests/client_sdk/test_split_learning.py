@@ -14,14 +14,15 @@ import split_role
 from sdk_kit import Coordinator
 from split_sessions import Pair, both, paired, tokens_of
 
+from coterie.aggregation.plan.check_session import SessionPlan
 from coterie.aggregation.vertical.compile import compile_split
 from coterie.aggregation.vertical.split import FeatureRole, LabelRole, SplitNetwork
 from coterie.client_sdk.party.agreement import step_text
 from coterie.client_sdk.party.learner import STAGE, Learner
-from coterie.client_sdk.party.learner_store import LearnerCall
 from coterie.client_sdk.party.party import Party
 from coterie.client_sdk.party.pins import trust_first_use
 from coterie.client_sdk.party.plans import receive_plan, send_plan
+from coterie.client_sdk.party.role_work import Awaited, RoleWork, Sent, call_of
 from coterie.client_sdk.rows.loading import load_data
 from coterie.compute import nn, optim
 from coterie.compute.data import ArraySource
@@ -300,19 +301,24 @@ def steep(prediction: Any, label: Any) -> Any:
     return 100.0 * losses.softmax_cross_entropy(prediction, label)
 
 
-def test_a_tensor_that_comes_again_is_refused(coordinator: Coordinator, tmp_path: Path) -> None:
+def test_a_tensor_that_comes_again_is_refused() -> None:
     """A stage that reads two tensors of a partner gets the first of them twice."""
     plan = compile_split(split_role.network())
     (descend,) = (stage for stage in plan.manifest.part("feature").stages if stage.name == "descend")
     (gradient,) = descend.from_source("message")
     reads = replace(descend, inputs=(gradient, replace(gradient, name="other", key="other")))
-    call = LearnerCall(number=0, task="train", rows=split_role.ROWS, digest="", threads=1)
-    with paired(coordinator, tmp_path) as pair, pair.learners(plan, patience_s=0.1) as (_, there):
-        for _ in range(2):
-            body = encode_tensors({"gradient": np.zeros((8, 2), np.float32)}, {"at": step_text(call)})
-            pair.owner.send(STAGE, "feature", body)
-        with pytest.raises(CoterieError) as again:
-            there._received(call, reads, [reads], {})  # pyright: ignore[reportPrivateUsage]
+    owner, feature = plan.manifest.parts
+    stages = tuple(reads if stage is descend else stage for stage in feature.stages)
+    told = replace(plan.manifest, parts=(owner, replace(feature, stages=stages)))
+    role = RoleWork(SessionPlan(told, plan.graphs), "feature", secret=bytes(32), session="session")
+    rows = role.rows_of("train", split_role.rows("feature"), None)
+    call = call_of("train", rows, 0, threads=1, trained=0)
+    work = role.work(call, rows, role.first_tensors())
+    body = encode_tensors({"gradient": np.zeros((8, 2), np.float32)}, {"at": step_text(call)})
+    assert isinstance(next(work), Sent) and isinstance(next(work), Awaited)
+    assert isinstance(work.send(body), Awaited)
+    with pytest.raises(CoterieError) as again:
+        work.send(body)
     assert again.value.reason == "session_values" and "owner/gradient twice" in again.value.message
 
 

@@ -248,7 +248,8 @@ IMPOSSIBLE: list[tuple[Callable[[], object], str]] = [
     (lambda: DataSchema(Feature(name="x"), Label(name="y")), "a tuple of Features"),  # pyright: ignore
     (lambda: DataSchema([Feature(name="x")], Label(name="y")), "a tuple of Features"),  # pyright: ignore
     (lambda: DataSchema((Feature(name="x"),), "y"), "one Label"),  # pyright: ignore
-    (lambda: DataSchema((), Label(name="y")), "1 to 1000 features"),
+    (lambda: DataSchema((), Label(name="y", constant=0)), "1 to 1000 features"),
+    (lambda: DataSchema((Feature(name="x"),) * 1001, Label(name="y")), "1 to 1000 features"),
     (lambda: DataSchema((Feature(name="y"),), Label(name="y")), "distinct names"),
     (lambda: DataSchema((Feature(name="x", columns=("y",)),), Label(name="y")), "the same column"),
 ]

@@ -1,0 +1,1 @@
+"""Protections of what crosses the cut of a split network: embeddings, gradients, labels (`coterie.protocol.cut`)."""
