@@ -7,11 +7,9 @@ session they are numbered anew. What was broken off before it changed any weight
 goes on in its own session alone.
 """
 
-import hashlib
 import math
 import os
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
@@ -23,16 +21,16 @@ from coterie.aggregation.plan.check_session import SessionPlan
 from coterie.aggregation.plan.session_manifest import RolePart
 from coterie.aggregation.plan.stage import PREDICTION, Stage, StageInput, TaskName
 from coterie.aggregation.walk import Supply, run_batch
-from coterie.client_sdk.party.agreement import HEADER_BYTES, KEY, agree, elsewhere, step_text, withdraw
-from coterie.client_sdk.party.learner_store import LearnerCall, LearnerStore, RoleProgress
-from coterie.client_sdk.party.message_log import MessageLog
+from coterie.client_sdk.party.agreement import HEADER_BYTES, KEY, elsewhere, step_text
+from coterie.client_sdk.party.learner_store import LearnerCall
 from coterie.client_sdk.party.party import Session
 from coterie.client_sdk.party.plans import require_plan
+from coterie.client_sdk.party.role_calls import Given, RoleCalls
 from coterie.client_sdk.rows.allowed import check_readable
 from coterie.client_sdk.rows.loading import DataSource, load_data
 from coterie.compute.data.batches import Batches
 from coterie.compute.runtime.executable import Executable
-from coterie.errors import ConfigurationError, Conflict, InputError
+from coterie.errors import ConfigurationError, InputError
 from coterie.protocol.arrays import ArraysByName
 from coterie.protocol.device import DIVERGED
 from coterie.protocol.finite import all_finite
@@ -41,8 +39,6 @@ from coterie.protocol.schema import DataSchema, Label
 from coterie.protocol.tensors import TensorLimits, encode_tensors, open_tensors
 from coterie.randomness import uniforms
 
-STAGE: Final = "learning"
-"""The stage of a session in which embeddings and gradients are sent."""
 STEPS_PER_CHECKPOINT: Final = 100
 
 
@@ -88,20 +84,14 @@ class Learner:
         check_readable(self._part.schema, columns)
         self._columns = frozenset(columns)
         self._threads, self._patience_s = threads, patience_s
-        self._store = LearnerStore(Path(folder))
-        try:
-            self._progress, self._tensors = self._load(session)
-        except BaseException:
-            self._store.close()
-            raise
-        self._log = MessageLog(session, STAGE, self._store)
         self._partners = _partners(self._part)
+        self._calls = RoleCalls(session, plan.id, Path(folder), self._partners, patience_s)
+        self._log = self._calls.log
         self._executables: dict[tuple[str, int], Executable] = {}
-        self._calls = 0
 
     def close(self) -> None:
         """Release the folder."""
-        self._store.close()
+        self._calls.close()
 
     def __enter__(self) -> "Learner":
         return self
@@ -114,11 +104,11 @@ class Learner:
     @property
     def client_state(self) -> ArraysByName:
         """This role's part of the model and of the optimizer's state; empty before the first training."""
-        return self._tensors
+        return self._calls.tensors
 
     def skip_done(self) -> None:
         """Let the next call be a new one, after all that earlier programs have made in this session."""
-        self._calls = self._progress.done
+        self._calls.skip_done()
 
     def train(
         self, rows: DataSource, *, on_epoch: Callable[[int, Mapping[str, float]], None] = _ignore
@@ -149,101 +139,19 @@ class Learner:
         """
         return self._call("predict", rows, _ignore)[1].get(PREDICTION)
 
-    def _load(self, session: Session) -> tuple[RoleProgress, ArraysByName]:
-        fresh = RoleProgress(plan=self._plan.id, role=self._role, session=session.membership.session)
-        progress, tensors = self._store.state() or (fresh, {})
-        if (progress.plan, progress.role) != (fresh.plan, fresh.role):
-            raise ConfigurationError(
-                f"{self._store.folder} belongs to the role {progress.role} in plan {progress.plan[:12]}…, not to "
-                f"{fresh.role} in {fresh.plan[:12]}….",
-                hint="Give each role and plan a folder of its own.",
-                code="plan_changed",
-            )
-        progress.require_not_left(fresh.session, self._store.folder)
-        if progress.session == fresh.session:
-            return progress, tensors
-        if progress.call is not None and progress.call.changed_weights:
-            raise ConfigurationError(
-                f"{self._store.folder} is in the middle of a training, call {progress.call.number} of session "
-                f"{progress.session}.",
-                hint="Finish it in that session, or train from the beginning in a new folder, in every role.",
-                code="plan_changed",
-            )
-        left = (*progress.left, progress.session)
-        return replace(fresh, trained=progress.trained, left=left), tensors
-
-    def _progress_at(self, call: LearnerCall | None) -> RoleProgress:
-        """Progress with the messages that are worked in by now."""
-        return replace(self._progress, call=call, sent=dict(self._log.sent), received=dict(self._log.received))
-
-    def _keep(self, call: LearnerCall | None, tensors: ArraysByName) -> None:
-        """Keep where this role is now."""
-        self._progress, self._tensors = self._progress_at(call), tensors
-        self._store.keep(STAGE, self._progress, tensors)
-
-    def _call(
-        self, task: TaskName, rows: DataSource, on_epoch: Callable[[int, Mapping[str, float]], None]
-    ) -> tuple[LearnerCall, ArraysByName]:
+    def _call(self, task: TaskName, rows: DataSource, on_epoch: Callable[[int, Mapping[str, float]], None]) -> Given:
         """The next call and what it gave: now, or in an earlier program."""
         arrays = load_data(rows, _schema_of(self._part.schema, task), allowed=self._columns)
-        asked = LearnerCall(
-            number=self._calls,
-            task=task,
-            rows=len(next(iter(arrays.values()))),
-            digest=_digest_of(arrays),
-            threads=self._threads,
-            trained=self._progress.trained,
+        return self._calls.make(
+            task, arrays, self._threads, self._begin, lambda call: self._work(call, arrays, on_epoch)
         )
-        found = self._store.result(asked.number) if asked.number < self._progress.done else None
-        if found is None:
-            found = self._finish_call(asked, arrays, on_epoch)
-        elif not found[0].same_as(asked):
-            raise _other_call(found[0], asked)
-        self._calls += 1
-        return found
 
-    def _finish_call(
-        self, asked: LearnerCall, arrays: ArraysByName, on_epoch: Callable[[int, Mapping[str, float]], None]
-    ) -> tuple[LearnerCall, ArraysByName]:
-        """The call, from where it was broken off, and what it gives."""
-        begun = self._progress.call
-        # What failed in this process has read on.
-        self._log.rewind(self._progress.sent, self._progress.received)
-        if begun is not None and not begun.same_as(asked):
-            if begun.agreed:
-                raise _other_call(begun, asked)
-            try:
-                withdraw(self._log, self._partners, self._plan.id, begun, self._patience_s)
-            except Conflict as error:
-                # An earlier program has said that it makes the call, and was killed before it kept that all do.
-                raise (_other_call(begun, asked) if error.reason == "message_differs" else error) from error
-            self._keep(None, self._tensors)
-            begun = None
-        if begun is None:
-            self._begin(asked)
-            begun = asked
-        if not begun.agreed:
-            try:
-                agree(self._log, self._partners, self._plan.id, begun, self._patience_s)
-            except Conflict as error:
-                if error.reason == "session_step":  # all roles know that nobody makes it
-                    self._keep(None, self._tensors)
-                raise
-            begun = replace(begun, agreed=True)
-            self._keep(begun, self._tensors)
-            self._log.faults.reach("agreed")
-        call, outputs = self._work(begun, arrays, on_epoch)
-        trained = call.trained + (call.task == "train")
-        self._progress = replace(self._progress_at(None), done=call.number + 1, trained=trained)
-        self._store.finish(STAGE, call, outputs, self._progress, self._tensors)
-        self._log.faults.reach("call_done")
-        return call, outputs
-
-    def _begin(self, call: LearnerCall) -> None:
-        tensors = self._tensors
+    def _begin(self, call: LearnerCall) -> ArraysByName:
+        """The part of the model that a call begins with."""
+        tensors = self._calls.tensors
         if not call.trained and call.task != "train":
             raise ConfigurationError(
-                f"The part of role {self._role!r} in {self._store.folder} is not trained.",
+                f"The part of role {self._role!r} in {self._calls.folder} is not trained.",
                 hint="Call train first, in every role.",
                 code="not_trained",
             )
@@ -252,14 +160,13 @@ class Learner:
                 # Of no seed that another role could know.
                 drawn = {t.name: _uniform(t) for t in stage.from_source("random")}
                 tensors = run_batch(stage, self._executable(stage, 1), Supply(model={}), drawn)["client_state"]
-        self._keep(call, tensors)
-        self._log.faults.reach("begun")
+        return tensors
 
     def _work(
         self, call: LearnerCall, arrays: ArraysByName, on_epoch: Callable[[int, Mapping[str, float]], None]
-    ) -> tuple[LearnerCall, ArraysByName]:
+    ) -> Given:
         """Every batch that is left of a call."""
-        tensors, training, train = self._tensors, self._plan.manifest.training, call.task == "train"
+        tensors, training, train = self._calls.tensors, self._plan.manifest.training, call.task == "train"
         stages = [stage for stage in self._part.stages_of(call.task) if stage.over != "once"]
         batches = Batches(
             arrays,
@@ -290,7 +197,7 @@ class Learner:
             if call.step % per_epoch == 0:
                 on_epoch(call.step // per_epoch, MetricSums(call.epochs[-1]).means())
             if train and (call.step % per_epoch == 0 or call.step % STEPS_PER_CHECKPOINT == 0):
-                self._keep(call, tensors)
+                self._calls.keep(call, tensors)
                 self._log.faults.reach("checkpoint_kept")
         return call, {PREDICTION: np.concatenate(predicted)[: call.rows]} if predicted else {}
 
@@ -347,25 +254,6 @@ def _partners(part: RolePart) -> list[str]:
     sent = [t.partner for stage in part.stages for t in stage.to_destination("message")]
     read = [t.partner for stage in part.stages for t in stage.from_source("message")]
     return sorted({role for role in (*sent, *read) if role is not None})
-
-
-def _digest_of(arrays: ArraysByName) -> str:
-    digest = hashlib.sha256()
-    for name in sorted(arrays):
-        digest.update(f"{name} {arrays[name].dtype} {arrays[name].shape}\n".encode())
-        digest.update(np.ascontiguousarray(arrays[name]).data)
-    return digest.hexdigest()
-
-
-def _other_call(begun: LearnerCall, asked: LearnerCall) -> Conflict:
-    alike = (begun.task, begun.rows) == (asked.task, asked.rows)
-    return Conflict(
-        f"Call {asked.number} was {begun.task} on {begun.rows} rows, in an earlier program; now it is {asked.task} on "
-        f"{'other rows' if alike else f'{asked.rows} rows'}.",
-        hint="Make the same calls as before, so that each goes on where it was; skip_done() comes before calls that "
-        "are new.",
-        code="session_step",
-    )
 
 
 def _require_finite(call: LearnerCall, arrays: ArraysByName, sums: Mapping[str, float]) -> None:

@@ -50,8 +50,11 @@ def read_columns(source: TableSource, names: Sequence[str], told: str) -> dict[s
     return found
 
 
-def check_labels(labels: NDArray[np.float64], name: str, loss: LossName, told: str) -> None:
-    """Refuse labels that are missing, that are not 0 or 1 where the loss needs these, or are all one number.
+def check_labels(
+    labels: NDArray[np.float64], held_out: NDArray[np.bool_], name: str, loss: LossName, told: str
+) -> None:
+    """Refuse labels that are missing, or not 0 or 1 where the loss needs these; and those of the rows that are trained
+    on where they are all one number.
 
     Raises DataError (``data_cell``, ``data_classes``).
     """
@@ -68,7 +71,8 @@ def check_labels(labels: NDArray[np.float64], name: str, loss: LossName, told: s
             column=name,
             row=row,
         )
-    if bool((labels == labels[0]).all()):
+    used = labels[~held_out]
+    if bool((used == used[0]).all()):
         raise DataError(
             f"{told}: label {name!r} is the same in every row that is trained on.",
             hint="There is nothing to learn; check the column.",

@@ -132,11 +132,11 @@ def grow_centrally(
     labels: NDArray[np.float64],
     *,
     held_out: NDArray[np.bool_] | None = None,
-    seed: bytes = bytes(32),
+    seed: bytes | None = None,
 ) -> GrownTogether:
     """Grow a forest on the joined table, in the open. Arguments as of `grow_together`."""
     none = np.zeros(len(labels), np.bool_)
-    setting = LabelSetting(terms, labels, none if held_out is None else held_out, binned, seed)
+    setting = LabelSetting(terms, labels, none if held_out is None else held_out, binned, seed or os.urandom(32))
     (state,) = run_together({terms.label_owner: open_label_side(setting)}, {}).values()
     while len(state.forest.trees) < terms.trees and not state.over:
         (state,) = run_together({terms.label_owner: grow_label_side(setting, state)}, {}).values()

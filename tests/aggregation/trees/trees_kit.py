@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.aggregation.vertical.trees.binning import BinnedColumns, bin_columns, no_columns
-from coterie.aggregation.vertical.trees.forest import LEAF, Forest, OwnSplits
+from coterie.aggregation.vertical.trees.forest import LEAF, Forest, Node, OwnSplits
 from coterie.aggregation.vertical.trees.terms import FRACTION_BITS, TreeTerms
 
 ROWS = 160
@@ -52,7 +52,7 @@ def shared_table(
 def rows_of_trees(terms: TreeTerms, forest: Forest, splits: Mapping[str, OwnSplits]) -> list[list[Any]]:
     """A forest as nested lists, with the names and thresholds that only all parties together know."""
 
-    def of(tree: tuple[Any, ...], number: int) -> list[Any]:
+    def of(tree: tuple[Node, ...], number: int) -> list[Any]:
         node = tree[number]
         if node.party == LEAF:
             return [node.value]
