@@ -1,7 +1,7 @@
 """What organisations with different columns pay: ciphertexts, and trees grown under encryption.
 
     python benchmarks/vertical.py --task paillier [--json] [--quick] [--bits 2048 3072]
-    COTERIE_DATA=DIR python benchmarks/vertical.py --task trees [--json] [--quick] [--bits 2048] [--trees 64] [--cases goss]
+    COTERIE_DATA=DIR python benchmarks/vertical.py --task trees [--json] [--quick] [--bits 2048] [--trees 64]
 
 `paillier`: milliseconds of processor time of one encryption (by the public key, and by the key's owner), one addition
 and one decryption, minima of blocks of calls; beside each the same of the library phe (with gmpy2), where it is

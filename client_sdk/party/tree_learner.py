@@ -312,8 +312,8 @@ class TreeLearner:
             (self._is_owner or bool(self._columns), "a feature owner needs columns"),
             (len({*self._columns, self._label}) == len(self._columns) + 1, "columns and label must differ"),
             (
-                bool(self._columns) or self._terms.first_tree != "label_owner" or not self._is_owner,
-                'a label owner without columns grows no tree alone: first_tree must be "joint"',
+                bool(self._columns) or not self._terms.trees_alone or not self._is_owner,
+                "a label owner without columns grows no tree alone: trees_alone must be 0",
             ),
         ]
         for good, why in rules:

@@ -130,7 +130,7 @@ def grow_label_side(setting: LabelSetting, state: LabelState) -> Side[LabelState
         for role in setting.partners:
             yield Tell(role, TreePlace("over", tree))
         return replace(state, over=True)
-    alone = terms.first_tree == "label_owner" and tree == 0
+    alone = tree < terms.trees_alone
     gradients, hessians = LOSSES[terms.loss].slopes(setting.labels, state.margins)
     sample = sample_rows(gradients, hessians, ~setting.held_out, terms, derive(setting.seed, f"sample {tree}"))
     bits = FRACTION_BITS - frexp(max(np.abs(sample.pairs).max(), 2.0**-100))[1]

@@ -10,7 +10,6 @@ from coterie.protocol.canonical import digest_of
 from coterie.protocol.conversion import from_json, to_json
 
 LossName = Literal["logistic", "squared"]
-FirstTree = Literal["joint", "label_owner"]
 FRACTION_BITS: Final = 32
 """A row's gradient and hessian are whole numbers of at most 2**32, the largest of a tree close to that."""
 MOST_TREES: Final = 10_000
@@ -35,8 +34,8 @@ class TreeTerms:
     loss: "logistic" for labels 0 and 1, "squared" for any number.
     top_share, other_share: GOSS (Ke et al., LightGBM, NeurIPS 2017). Of all rows the share with the largest gradients,
         and a random share of all from among the rest, which count for all of the rest. 1 and 0 take every row.
-    first_tree: "label_owner" grows it on the label owner's columns alone, so that the others do not see which rows the
-        plain labels put together ("complete secure" of Cheng et al.).
+    trees_alone: how many trees, from the first on, are grown on the label owner's columns alone, so that the others do
+        not see which rows the plain labels put together (1 is "complete secure" of Cheng et al.).
     patience: trees without a better loss on the rows held out, after which growing stops; 0 never stops.
     key_bits: of the key of each training.
     Raises ConfigurationError (``trees_invalid``).
@@ -54,7 +53,7 @@ class TreeTerms:
     loss: LossName = "logistic"
     top_share: float = 1.0
     other_share: float = 0.0
-    first_tree: FirstTree = "joint"
+    trees_alone: int = 0
     patience: int = 0
     key_bits: int = KEY_BITS
 
@@ -71,7 +70,7 @@ class TreeTerms:
             (0 <= self.min_gain and isfinite(self.min_gain), "min_gain must not be negative"),
             (0 <= self.min_child_weight and isfinite(self.min_child_weight), "min_child_weight must not be negative"),
             (self.loss in ("logistic", "squared"), 'loss must be "logistic" or "squared"'),
-            (self.first_tree in ("joint", "label_owner"), 'first_tree must be "joint" or "label_owner"'),
+            (0 <= self.trees_alone < self.trees, "trees_alone must leave a tree for all parties"),
             (0 < top <= 1 and 0 <= other and top + other <= 1, "top_share and other_share must share at most 1"),
             (top == 1 or other > 0, "other_share must be above 0 where top_share is below 1"),
             (self.patience >= 0, "patience must not be negative"),

@@ -51,7 +51,7 @@ def cell(row: int, column: int, value: int) -> Callable[[Any], Any]:
 # Who lies, in which message, what, and what the other says.
 LIES: dict[str, tuple[str, str, Lie, str, str]] = {
     "no ciphertext": ("registry", "histograms", change("ciphers", np.zeros_like), "ciphertext_range", "ciphertext 0"),
-    "a narrow ciphertext": (
+    "a narrow one": (
         "registry",
         "histograms",
         change("ciphers", lambda c: c[:, 1:]),
@@ -65,7 +65,7 @@ LIES: dict[str, tuple[str, str, Lie, str, str]] = {
         "histograms",
         change("ciphers", encrypted(2**38 - 1)),
         "session_values",
-        "larger than all",
+        "larger",
     ),
     "no bins": ("registry", "columns", change("bins", np.zeros_like), "session_values", "column with no bin"),
     "many bins": ("registry", "columns", change("bins", lambda b: b + 9), "session_values", "more than 5"),
