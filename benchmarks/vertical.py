@@ -36,6 +36,7 @@ from coterie.aggregation.vertical.trees.label_side import LabelState
 from coterie.aggregation.vertical.trees.terms import TreeTerms
 from coterie.aggregation.vertical.trees.together import grow_centrally, grow_together
 from coterie.aggregation.whole_metrics import auc
+from coterie.privacy.he.fixed_base import WINDOW, window_for
 from coterie.privacy.he.keys import PrivateKey, make_key
 from coterie.privacy.he.paillier import Decryption, with_private, with_public
 
@@ -63,7 +64,9 @@ def paillier(bits: int, quick: bool) -> Iterator[Line]:
     """The figures of one size of keys."""
     blocks = 2 if quick else 15
     key = make_key(bits)
-    everybody, owner, decryption = with_public(key.public), with_private(key), Decryption(key)
+    window = WINDOW if quick else window_for(10**6)
+    everybody, owner = with_public(key.public, window=window), with_private(key, window=window)
+    decryption = Decryption(key)
     first, second = everybody.encrypt(12345, urandom), everybody.encrypt(-5, urandom)
     calls: dict[str, tuple[Callable[[], object], int]] = {
         "encrypt": (lambda: everybody.encrypt(12345, urandom), 50),

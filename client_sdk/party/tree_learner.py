@@ -197,7 +197,7 @@ class TreeLearner:
         terms = self._terms
         call, secret = self._secrets(call, lambda: key_arrays(make_key(terms.key_bits)))
         key, seed = private_key(secret), secret["seed"].tobytes()
-        with CipherPool(key, processes=self._processes) as pool:
+        with CipherPool(key, processes=self._processes, expected=rows.count * terms.trees) as pool:
             local = {self._role: _binned(rows, terms.bins)}
             setting = LabelSetting(terms, rows.labels, rows.held_out, local, seed, pool)
             if call.step < _OPENED:

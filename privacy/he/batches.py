@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from coterie.errors import ArgumentValueError
 from coterie.privacy.entropy import Entropy
 from coterie.privacy.he.arithmetic import Arithmetic, fast
+from coterie.privacy.he.fixed_base import window_for
 from coterie.privacy.he.keys import PrivateKey, PublicKey
 from coterie.privacy.he.packing import Packing
 from coterie.privacy.he.paillier import Decryption, Paillier, with_private, with_public
@@ -32,13 +33,14 @@ CHUNK: Final = 256
 class _Tools:
     """What one process needs for a key."""
 
-    def __init__(self, key: PublicKey | PrivateKey, arithmetic: Arithmetic) -> None:
+    def __init__(self, key: PublicKey | PrivateKey, arithmetic: Arithmetic, window: int) -> None:
         self.paillier: Paillier
         self.decryption: Decryption | None
         if isinstance(key, PrivateKey):
-            self.paillier, self.decryption = with_private(key, arithmetic), Decryption(key, arithmetic)
+            self.paillier = with_private(key, arithmetic, window=window)
+            self.decryption = Decryption(key, arithmetic)
         else:
-            self.paillier, self.decryption = with_public(key, arithmetic), None
+            self.paillier, self.decryption = with_public(key, arithmetic, window=window), None
 
 
 class CipherPool:
@@ -46,24 +48,33 @@ class CipherPool:
 
     key: a private key where numbers are decrypted; whoever has it alone encrypts faster.
     processes: how many work. Above 1 they are spawned: a script that uses more needs ``if __name__ == "__main__"``.
+    expected: about how many ciphertexts will be made or blinded, for the size of tables (`fixed_base.window_for`).
     arithmetic: for one process; gmpy2's when not given, and always in others.
     Raises ArgumentValueError (``processes``), ConfigurationError (``extra_missing``).
     """
 
     def __init__(
-        self, key: PublicKey | PrivateKey, *, processes: int = 1, arithmetic: Arithmetic | None = None
+        self,
+        key: PublicKey | PrivateKey,
+        *,
+        processes: int = 1,
+        expected: int = 1000,
+        arithmetic: Arithmetic | None = None,
     ) -> None:
         if processes < 1:
             raise ArgumentValueError(
                 f"There must be at least one process, not {processes}.", hint="Take 1.", code="processes"
             )
+        window = window_for(expected // processes)
         self.public = key.public if isinstance(key, PrivateKey) else key
         self.arithmetic = arithmetic or fast()
-        self._key, self._local = key, None if processes > 1 else _Tools(key, self.arithmetic)
+        self._key, self._local = key, None if processes > 1 else _Tools(key, self.arithmetic, window)
         self._executor: ProcessPoolExecutor | None = None
         if processes > 1:
             context = multiprocessing.get_context("spawn")
-            self._executor = ProcessPoolExecutor(processes, mp_context=context, initializer=_start, initargs=(key,))
+            self._executor = ProcessPoolExecutor(
+                processes, mp_context=context, initializer=_start, initargs=(key, window)
+            )
 
     def close(self) -> None:
         """End the processes."""
@@ -167,9 +178,9 @@ def _entropy(seed: bytes) -> Entropy:
 _own: list[_Tools] = []
 
 
-def _start(key: PublicKey | PrivateKey) -> None:
+def _start(key: PublicKey | PrivateKey, window: int) -> None:
     """In a new process, once."""
-    _own[:] = [_Tools(key, fast())]
+    _own[:] = [_Tools(key, fast(), window)]
 
 
 def _in_process(work: Callable[..., Result], part: tuple[Any, ...]) -> Result:

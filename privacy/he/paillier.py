@@ -16,7 +16,7 @@ from typing import Final, TypeAlias, final
 from coterie.errors import ArgumentValueError
 from coterie.privacy.entropy import Entropy, draw
 from coterie.privacy.he.arithmetic import Arithmetic, fast
-from coterie.privacy.he.fixed_base import FixedBase
+from coterie.privacy.he.fixed_base import WINDOW, FixedBase
 from coterie.privacy.he.keys import PrivateKey, PublicKey
 
 Masks: TypeAlias = Callable[[bytes], int]
@@ -91,19 +91,27 @@ class Decryption:
         return number if number <= self._limit else number - int(self._modulus)
 
 
-def with_public(key: PublicKey, arithmetic: Arithmetic | None = None) -> Paillier:
-    """For everybody. arithmetic: gmpy2's when not given. Raises ConfigurationError (``extra_missing``)."""
+def with_public(key: PublicKey, arithmetic: Arithmetic | None = None, *, window: int = WINDOW) -> Paillier:
+    """For everybody.
+
+    arithmetic: gmpy2's when not given. window: of the table, see `fixed_base`; wider for who encrypts thousands.
+    Raises ConfigurationError (``extra_missing``).
+    """
     library = arithmetic or fast()
-    return Paillier(key, FixedBase(key.base, key.square, exponent_size(key), library).power, library)
+    table = FixedBase(key.base, key.square, exponent_size(key), library, window)
+    return Paillier(key, table.power, library)
 
 
-def with_private(key: PrivateKey, arithmetic: Arithmetic | None = None) -> Paillier:
-    """For the owner, whose masks are made modulo p² and q² apart: the same ciphertexts of the same entropy."""
+def with_private(key: PrivateKey, arithmetic: Arithmetic | None = None, *, window: int = WINDOW) -> Paillier:
+    """For the owner, whose masks are made modulo p² and q² apart: the same ciphertexts of the same entropy.
+
+    Arguments as of `with_public`.
+    """
     library = arithmetic or fast()
     p_square, q_square = library.number(key.p * key.p), library.number(key.q * key.q)
     inverse = library.inverse(p_square, q_square)
     size = exponent_size(key.public)
-    by_p, by_q = (FixedBase(key.public.base, modulus, size, library) for modulus in (p_square, q_square))
+    by_p, by_q = (FixedBase(key.public.base, modulus, size, library, window) for modulus in (p_square, q_square))
 
     def masks(exponent: bytes) -> int:
         first = by_p.power(exponent)

@@ -103,7 +103,7 @@ def grow_together(
             np.zeros(len(labels), np.bool_) if held_out is None else held_out,
             {owner: binned[owner]},
             seed or os.urandom(32),
-            stack.enter_context(CipherPool(key, processes=processes)),
+            stack.enter_context(CipherPool(key, processes=processes, expected=len(labels) * terms.trees)),
         )
         pool = stack.enter_context(CipherPool(key.public, processes=processes))
         settings = {
