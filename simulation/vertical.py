@@ -17,8 +17,8 @@ from coterie.aggregation.plan.stage import PREDICTION, TaskName
 from coterie.aggregation.vertical.compile import compile_split
 from coterie.aggregation.vertical.split import SplitNetwork
 from coterie.client_sdk.party.cut_messages import read_message
-from coterie.client_sdk.party.learner_store import LearnerCall
-from coterie.client_sdk.party.role_work import SECRET_BYTES, Awaited, BatchDone, RoleWork, Sent, Work, call_of
+from coterie.client_sdk.party.learner_store import SECRET_BYTES, LearnerCall, call_of
+from coterie.client_sdk.party.role_work import Awaited, BatchDone, RoleWork, Sent, Work
 from coterie.client_sdk.rows.loading import DataSource
 from coterie.draws import batch_order
 from coterie.privacy.audit.cut import LabelLeak, label_leak

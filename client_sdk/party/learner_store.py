@@ -2,11 +2,13 @@
 not worked in yet. One file, one process at a time, for this user alone.
 """
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Final, TypeVar
 
+import numpy as np
 from pydantic import Field
 
 from coterie.aggregation.plan.stage import TaskName
@@ -21,6 +23,8 @@ from coterie.protocol.tensors import decode_tensors, encode_tensors
 Kind = TypeVar("Kind")
 
 FILE: Final = "learner.db"
+SECRET_BYTES: Final = 32
+"""Of the secret of which a role draws its random numbers."""
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS state (id INTEGER PRIMARY KEY, progress TEXT NOT NULL, tensors BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS results (number INTEGER PRIMARY KEY, call TEXT NOT NULL, tensors BLOB NOT NULL);
@@ -70,6 +74,19 @@ class LearnerCall:
             return replace(self, step=self.step + 1, epochs=(*self.epochs, MetricSums(sums).sums))
         last = MetricSums(self.epochs[-1]).add(sums).sums
         return replace(self, step=self.step + 1, epochs=(*self.epochs[:-1], last))
+
+
+def call_of(task: TaskName, arrays: ArraysByName, number: int, *, threads: int, trained: int) -> LearnerCall:
+    """The call of a task on rows.
+
+    number, threads, trained: see `LearnerCall`.
+    """
+    digest = hashlib.sha256()
+    for name in sorted(arrays):
+        digest.update(f"{name} {arrays[name].dtype} {arrays[name].shape}\n".encode())
+        digest.update(np.ascontiguousarray(arrays[name]).data)
+    rows = len(next(iter(arrays.values())))
+    return LearnerCall(number=number, task=task, rows=rows, digest=digest.hexdigest(), threads=threads, trained=trained)
 
 
 @dataclass(frozen=True, kw_only=True)

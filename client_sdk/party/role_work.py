@@ -4,7 +4,6 @@ It knows nothing of how messages travel. It is a generator: it hands out what it
 that, and says when a batch is done. A `Learner` sends over a session; a simulation has all roles in one process.
 """
 
-import hashlib
 import math
 from collections.abc import Collection, Generator, Mapping
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.aggregation.plan.check_session import SessionPlan, classes_of
+from coterie.aggregation.plan.session_manifest import RolePart
 from coterie.aggregation.plan.stage import PREDICTION, Stage, StageInput, TaskName
 from coterie.aggregation.walk import Supply, run_batch
 from coterie.client_sdk.party.agreement import HEADER_BYTES, KEY, elsewhere, step_text
@@ -31,8 +31,6 @@ from coterie.protocol.finite import all_finite
 from coterie.protocol.schema import DataSchema, Label
 from coterie.protocol.tensors import TensorLimits, encode_tensors, open_tensors
 from coterie.randomness import derive, uniforms
-
-SECRET_BYTES: Final = 32
 
 
 @dataclass(frozen=True)
@@ -83,9 +81,7 @@ class RoleWork:
         self.part = plan.manifest.part(role)
         self._secret, self._session = secret, session
         self._executables: dict[tuple[str, int], Executable] = {}
-        sent = [t.partner for stage in self.part.stages for t in stage.to_destination("message")]
-        read = [t.partner for stage in self.part.stages for t in stage.from_source("message")]
-        self.partners: Final = sorted({role for role in (*sent, *read) if role is not None})
+        self.partners: Final = partners_of(self.part)
 
     def rows_of(self, task: TaskName, rows: DataSource | int, columns: Collection[str] | None) -> ArraysByName:
         """The rows of a task, checked: those of a prediction have no label.
@@ -233,17 +229,11 @@ class RoleWork:
         return {f"{role}/{key}": value for key, value in found.items()}
 
 
-def call_of(task: TaskName, arrays: ArraysByName, number: int, *, threads: int, trained: int) -> LearnerCall:
-    """The call of a task on rows.
-
-    number, threads, trained: see `LearnerCall`.
-    """
-    digest = hashlib.sha256()
-    for name in sorted(arrays):
-        digest.update(f"{name} {arrays[name].dtype} {arrays[name].shape}\n".encode())
-        digest.update(np.ascontiguousarray(arrays[name]).data)
-    rows = len(next(iter(arrays.values())))
-    return LearnerCall(number=number, task=task, rows=rows, digest=digest.hexdigest(), threads=threads, trained=trained)
+def partners_of(part: RolePart) -> list[str]:
+    """The roles that send to a role or read what it sends."""
+    sent = [t.partner for stage in part.stages for t in stage.to_destination("message")]
+    read = [t.partner for stage in part.stages for t in stage.from_source("message")]
+    return sorted({role for role in (*sent, *read) if role is not None})
 
 
 def unusable(role: str, what: str) -> InputError:

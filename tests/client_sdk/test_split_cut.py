@@ -15,8 +15,9 @@ from coterie.aggregation.plan.check_session import SessionPlan
 from coterie.aggregation.vertical.compile import compile_split
 from coterie.aggregation.vertical.split import LabelRole, SplitNetwork
 from coterie.client_sdk.party.agreement import HEADER_BYTES
-from coterie.client_sdk.party.learner import STAGE, Learner
+from coterie.client_sdk.party.learner import Learner
 from coterie.client_sdk.party.party import Session
+from coterie.client_sdk.party.role_calls import STAGE
 from coterie.compute import nn
 from coterie.errors import CoterieError
 from coterie.protocol.cut import CutPolicy, EmbeddingNoise, GradientNoise, LabelNoise

@@ -18,11 +18,13 @@ from coterie.aggregation.plan.check_session import SessionPlan
 from coterie.aggregation.vertical.compile import compile_split
 from coterie.aggregation.vertical.split import FeatureRole, LabelRole, SplitNetwork
 from coterie.client_sdk.party.agreement import step_text
-from coterie.client_sdk.party.learner import STAGE, Learner
+from coterie.client_sdk.party.learner import Learner
+from coterie.client_sdk.party.learner_store import call_of
 from coterie.client_sdk.party.party import Party
 from coterie.client_sdk.party.pins import trust_first_use
 from coterie.client_sdk.party.plans import receive_plan, send_plan
-from coterie.client_sdk.party.role_work import Awaited, RoleWork, Sent, call_of
+from coterie.client_sdk.party.role_calls import STAGE
+from coterie.client_sdk.party.role_work import Awaited, RoleWork, Sent
 from coterie.client_sdk.rows.loading import load_data
 from coterie.compute import nn, optim
 from coterie.compute.data import ArraySource

@@ -74,6 +74,7 @@ SMALL: dict[str, str] = {
     "steps_per_call": "--only tiny_mlp --groups 8 --rounds 1",
     "train_step": "--only tiny_mlp_b16_sgd --rounds 1",
     "update_door": "--quick",
+    "vertical": "--task paillier --quick",
     "zoo": "--quick --rounds 1 --only logistic_regression",
 }
 SMALL_WITH_DATA: dict[str, str] = {
@@ -86,6 +87,7 @@ SMALL_WITH_DATA: dict[str, str] = {
     "private_mnist": "--quick --only central",
     "quantise": "--quick",
     "robust": "--quick --only mean --attacks none --alpha 1.0",
+    "vertical": "--task trees --quick --processes 1 --cases all_rows",
 }
 # Their smallest runs take a quarter of a minute; only how they print is looked at.
 LONG = {"mailbox", "models", "shakespeare"}

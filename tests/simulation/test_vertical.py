@@ -10,7 +10,8 @@ from coterie import errors
 from coterie.aggregation.vertical.compile import compile_split
 from coterie.aggregation.vertical.split import FeatureRole, LabelRole, SplitNetwork
 from coterie.client_sdk.party.agreement import step_text
-from coterie.client_sdk.party.role_work import Awaited, BatchDone, RoleWork, Sent, call_of
+from coterie.client_sdk.party.learner_store import call_of
+from coterie.client_sdk.party.role_work import Awaited, BatchDone, RoleWork, Sent
 from coterie.compute import nn, optim
 from coterie.compute.nn import losses
 from coterie.compute.nn import metrics as nn_metrics

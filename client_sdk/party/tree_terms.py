@@ -1,0 +1,64 @@
+"""The terms of trees, from the label owner to the feature owners: one message, in the stage ``plan`` of a session.
+
+They need no signature: messages are sealed between parties that have pinned each other's keys.
+"""
+
+from contextlib import closing
+from pathlib import Path
+
+from coterie.aggregation.vertical.trees.terms import TreeTerms
+from coterie.client_sdk.party.learner_store import LearnerStore
+from coterie.client_sdk.party.message_log import MessageLog
+from coterie.client_sdk.party.party import Session
+from coterie.client_sdk.party.plans import STAGE
+from coterie.errors import ConfigurationError
+from coterie.protocol.canonical import canonical_json, parse_json
+from coterie.protocol.conversion import to_json
+
+_MOST_BYTES = 1 << 16
+
+
+def send_terms(session: Session, terms: TreeTerms, *, patience_s: float | None = None) -> None:
+    """Send terms to all feature owners. A session has one; what an earlier process has sent is not sent again.
+
+    patience_s: how long to wait for each partner that has not joined; for as long as it takes when not given.
+    Raises ConfigurationError (``role_unknown``) where the roles are not the session's, Conflict (``message_differs``)
+    where others were sent before, and as `Session.send` does.
+    """
+    check_roles(session, terms)
+    body = canonical_json(to_json(terms))
+    for role in terms.feature_owners:
+        session.send(STAGE, role, body, sequence=0, patience_s=patience_s)
+
+
+def receive_terms(session: Session, sender: str, folder: str | Path, *, patience_s: float | None = None) -> TreeTerms:
+    """The terms that the label owner has sent, checked. Look at them before you grow trees on them.
+
+    sender: the label owner's role.
+    folder: where they are kept; with the same folder a later process has them again.
+    patience_s: how long to wait for them; for as long as it takes when not given.
+    Raises ConfigurationError (``trees_invalid``, ``role_unknown``), and as `Session.receive` does.
+    """
+    with closing(LearnerStore(Path(folder))) as store:
+        body = MessageLog(session, STAGE, store).receive(sender, limit=_MOST_BYTES, patience_s=patience_s)
+    terms = TreeTerms.from_json(parse_json(body, limit=_MOST_BYTES))
+    if terms.label_owner != sender:
+        raise ConfigurationError(
+            f"The terms that {sender} sent name {terms.label_owner[:64]!r} as the label owner.",
+            hint="Ask the partner for terms of its own.",
+            code="role_unknown",
+        )
+    check_roles(session, terms)
+    return terms
+
+
+def check_roles(session: Session, terms: TreeTerms) -> None:
+    """Raise ConfigurationError (``role_unknown``) unless the roles of terms are those of the session."""
+    named = {role.name for role in session.membership.terms.roles}
+    if named != set(terms.parties):
+        raise ConfigurationError(
+            f"The terms are for the roles {', '.join(sorted(terms.parties))}; session {session.membership.name} has "
+            f"{', '.join(sorted(named))}.",
+            hint="Make the session with the roles of the terms, or the terms with those of the session.",
+            code="role_unknown",
+        )

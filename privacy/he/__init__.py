@@ -1,0 +1,1 @@
+"""Additively homomorphic encryption: numbers that a partner adds up without seeing them."""

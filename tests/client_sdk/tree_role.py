@@ -1,0 +1,69 @@
+"""One role of boosted trees as a program: ``tree_role URL FOLDER TOKEN ROLE``. Started again on the same folder, it
+makes the same calls. Prints one JSON object: the role's splits, and what the label owner knows beside.
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from coterie.aggregation.vertical.trees.terms import TreeTerms
+from coterie.client_sdk.party.party import Party
+from coterie.client_sdk.party.pins import trust_first_use
+from coterie.client_sdk.party.tree_learner import TreeLearner
+from coterie.client_sdk.party.tree_terms import receive_terms, send_terms
+from coterie.errors import ConfigurationError, Unreachable
+from coterie.protocol.conversion import to_json
+from tests.patience import patience
+
+ROWS = 60
+TERMS = TreeTerms(
+    label_owner="owner", feature_owners=("feature",), trees=3, depth=2, bins=5, min_child_weight=0.1, key_bits=2048
+)
+
+
+def rows(role: str) -> dict[str, Any]:
+    """The rows of a role."""
+    rng = np.random.default_rng(7)
+    scan, blood = rng.normal(size=(ROWS, 2)), rng.normal(size=(ROWS, 1))
+    ill = (scan.sum(axis=1) + blood.sum(axis=1) > 0).astype(np.float64)
+    scan[::7, 0] = np.nan
+    return {"s0": scan[:, 0], "s1": scan[:, 1]} if role == "feature" else {"b0": blood[:, 0], "ill": ill}
+
+
+def columns(role: str) -> dict[str, Any]:
+    """What a `TreeLearner` is told of them."""
+    return {"columns": ("s0", "s1")} if role == "feature" else {"columns": ("b0",), "label": "ill"}
+
+
+def main(url: str, folder: Path, token: str, role: str) -> None:
+    """All calls."""
+    with Party(folder / "party", judge=trust_first_use) as party:
+        while True:
+            try:
+                session = party.session()
+                break
+            except ConfigurationError:
+                pass
+            try:
+                party.join(url, token)
+            except Unreachable:
+                continue
+        if role == "owner":
+            send_terms(session, TERMS)
+            terms = TERMS
+        else:
+            terms = receive_terms(session, "owner", folder / "terms", patience_s=patience(100))
+        learner = TreeLearner(session, terms, folder / "trees", **columns(role), patience_s=patience(200))
+        learner.train(rows(role))
+        predicted = learner.predict(rows(role))
+        told: dict[str, Any] = {"splits": to_json(learner.splits)}
+        if predicted is not None:
+            told |= {"predicted": predicted.tolist(), "forest": to_json(learner.forest)}
+        print(json.dumps(told))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]), sys.argv[3], sys.argv[4])
