@@ -23,6 +23,8 @@ from coterie.privacy.entropy import Entropy, draw
 from coterie.privacy.psi.hashing import POINT_BYTES, hash_to_curve, is_on_curve
 
 TAG_BYTES: Final = 16
+BATCH: Final = 4096
+"""Ids, or points, that are Python's objects at one time: the rest are packed bytes."""
 LOOKED_AT: Final = 64
 """So many points of a batch are looked at closely; see `check_points`."""
 _TAG_DOMAIN: Final = b"coterie/psi/v1/tag\n"
@@ -43,7 +45,8 @@ class PsiKey:
 
 def blind_ids(key: PsiKey, ids: Sequence[bytes]) -> bytes:
     """The blinded points of ids, in their order."""
-    return _multiplied(key, hash_to_curve(ids))
+    batches = (ids[place : place + BATCH] for place in range(0, len(ids), BATCH))
+    return b"".join(_multiplied(key, hash_to_curve(batch)) for batch in batches)
 
 
 def mix(key: PsiKey, job: bytes, points: bytes) -> bytes:
@@ -53,14 +56,11 @@ def mix(key: PsiKey, job: bytes, points: bytes) -> bytes:
     Raises errors.InputError (``psi_points``) as `check_points` does, and for a point of small order.
     """
     check_points(points)
-    mixed = _multiplied(key, points)
+    size = BATCH * POINT_BYTES
     start = hashlib.sha256(_TAG_DOMAIN + job)
-    tags: list[bytes] = []
-    for place in range(0, len(mixed), POINT_BYTES):
-        state = start.copy()
-        state.update(mixed[place : place + POINT_BYTES])
-        tags.append(state.digest()[:TAG_BYTES])
-    return b"".join(tags)
+    return b"".join(
+        _tags(_multiplied(key, points[place : place + size]), start) for place in range(0, len(points), size)
+    )
 
 
 def check_points(points: bytes) -> None:
@@ -95,6 +95,16 @@ def sorted_places(packed: bytes, width: int) -> NDArray[np.int64]:
 def reordered(packed: bytes, width: int, places: NDArray[np.int64]) -> bytes:
     """Items of ``width`` bytes in another order."""
     return np.frombuffer(packed, np.uint8).reshape(-1, width)[places].tobytes()
+
+
+def _tags(mixed: bytes, start: Any) -> bytes:
+    """The tags of points that both parties have multiplied. start: the hash of what comes before each."""
+    found: list[bytes] = []
+    for place in range(0, len(mixed), POINT_BYTES):
+        state = start.copy()
+        state.update(mixed[place : place + POINT_BYTES])
+        found.append(state.digest()[:TAG_BYTES])
+    return b"".join(found)
 
 
 def _multiplied(key: PsiKey, points: bytes) -> bytes:

@@ -44,13 +44,13 @@ class Two:
     @staticmethod
     def told(text: str) -> None:
         """No id is ever said."""
-        assert "person" not in text.lower()
+        assert "ilsebill" not in text.lower()
 
 
 @pytest.fixture
 def two(coterie: Coterie, tmp_path: Path, environment: dict[str, str]) -> Generator[Two]:
-    clinic = "\n".join(f'"Person {n}",00{n},"a, ""b"" {n}"' for n in range(30))
-    registry = "\n".join(f"PERSON {n};{n}" for n in reversed(range(12, 40)))
+    clinic = "\n".join(f'"Ilsebill {n}",00{n},"a, ""b"" {n}"' for n in range(30))
+    registry = "\n".join(f"ILSEBILL {n};{n}" for n in reversed(range(12, 40)))
     (tmp_path / CLINIC).write_text(f"name,born,note\n{clinic}\n", encoding="utf-8")
     (tmp_path / REGISTRY).write_text(f"who;scan\n{registry}\n", encoding="utf-8")
     with running("server", "--port", "0", "--json", cwd=tmp_path, environment=environment) as server:
@@ -133,9 +133,9 @@ def test_mistakes_are_named(two: Two, words: tuple[str, ...], code: int, says: s
 
 def test_ids_that_cannot_be_used_are_refused_without_being_said(two: Two) -> None:
     for text, reason, says in (
-        ("id,x\nperson 1,1\nperson 1,2\n", "ids_repeated", "bad.csv: 2 of 2 rows share their id"),
-        ("id,x\nperson 1,1\n,2\n", "ids_missing", "bad.csv: 1 of 2 rows have no id in column 'id'"),
-        ("id,x\nperson 1,1,3\n", "data_shape", "bad.csv: row 1"),
+        ("id,x\nilsebill 1,1\nilsebill 1,2\n", "ids_repeated", "bad.csv: 2 of 2 rows share their id"),
+        ("id,x\nilsebill 1,1\n,2\n", "ids_missing", "bad.csv: 1 of 2 rows have no id in column 'id'"),
+        ("id,x\nilsebill 1,1,3\n", "data_shape", "bad.csv: row 1"),
     ):
         (two.folder / "bad.csv").write_text(text, encoding="utf-8")
         (refused,) = two.align("clinic", "bad.csv", "--id", "id", "--out", "x.csv", "--yes", code=BAD_INPUT)[-1:]
