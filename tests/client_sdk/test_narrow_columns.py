@@ -147,6 +147,7 @@ def test_a_value_that_does_not_fit_is_refused_with_its_cell(tmp_path: Path, dtyp
     assert f"from {info.min} to {info.max}" in str(caught.value)
 
 
+@pytest.mark.capability("F3")
 @pytest.mark.parametrize("engine", ["threads", "processes"])
 def test_a_simulation_learns_the_same_to_the_bit_as_with_int32(engine: str) -> None:
     clients = [rows(1), rows(2)]
@@ -166,6 +167,7 @@ def test_questions_are_answered_about_narrow_columns() -> None:
         assert repr(answers[0]) == repr(answers[1])
 
 
+@pytest.mark.capability("F3")
 def test_devices_with_tables_and_arrays_train_what_a_simulation_does(coordinator: Coordinator, tmp_path: Path) -> None:
     given = [rows(1), rows(2)]
     files = [save_csv(tmp_path / "a.csv", given[0]), save_npz(tmp_path / "b.npz", given[1])]
