@@ -22,8 +22,8 @@ STREAMED = (("PUT", "/v1/blobs/"), ("PATCH", "/v1/device/tasks/"), ("PATCH", "/v
 
 class Envelope:
     """Pure ASGI middleware: names the request (``Coterie-Trace``), bounds bodies that are read whole, gives up a body
-    that pauses for ``stall_s`` seconds or falls that far behind ``rate`` bytes a second, counts and times, and tells
-    the time to answer from waits for news.
+    that pauses for ``stall_s`` seconds or falls that far behind ``rate`` bytes a second, counts, and times answers
+    apart from waits for news.
     """
 
     def __init__(self, app: ASGIApp, stall_s: float, rate: float) -> None:
