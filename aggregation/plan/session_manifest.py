@@ -4,7 +4,7 @@ Every role gets all of it: so each can check that its partners read what it send
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Annotated, Final, Literal
@@ -18,12 +18,15 @@ from coterie.aggregation.plan.shapes import PartShape
 from coterie.aggregation.plan.stage import MOST_ROWS, Stage, TaskName
 from coterie.protocol.canonical import LARGEST_INTEGER, canonical_json, sha256_hex
 from coterie.protocol.conversion import to_json
+from coterie.protocol.disclosures import Disclosure, DisclosureKind, shown_key
 from coterie.protocol.layout import Tensor
 from coterie.protocol.schema import DataSchema
 from coterie.protocol.session import SessionWord
 
 FORMAT: Final = "coterie-session-plan-1"
 MOST_ROLES = 16
+KIND_BY_KEY: Final[Mapping[str, DisclosureKind]] = {"embedding": "embeddings", "gradient": "gradients"}
+"""What the numbers of a message are, by the key under which `coterie.aggregation.vertical` sends them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,21 +58,6 @@ class RolePart:
     def stages_of(self, task: TaskName) -> tuple[Stage, ...]:
         """The stages of a task, in the order in which they run."""
         return tuple(stage for stage in self.stages if task in stage.tasks)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Disclosure:
-    """Numbers that one role tells another about every row.
-
-    task: in which it is sent.
-    numbers: how many there are for each row, each time that the row comes up.
-    """
-
-    sender: str
-    recipient: str
-    task: TaskName
-    key: str
-    numbers: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,17 +103,21 @@ class SessionManifest:
         return found
 
     def disclosures(self) -> Iterator[Disclosure]:
-        """All that roles tell one another of their rows, beside how many there are."""
+        """All that roles tell one another of their rows, beside how many there are; the step is the task. A kind is the
+        plan's word: numbers are called what their key says.
+        """
         for part in self.parts:
             for stage in part.stages:
                 for tensor in stage.to_destination("message"):
                     for task in stage.tasks:
                         yield Disclosure(
+                            step=task,
                             sender=part.role,
                             recipient=tensor.partner or "",
-                            task=task,
-                            key=tensor.key,
+                            kind=KIND_BY_KEY.get(tensor.key, "values"),
+                            key=shown_key(tensor.key),
                             numbers=math.prod(tensor.shape[1:]),
+                            plan=self.id,
                         )
 
     @staticmethod

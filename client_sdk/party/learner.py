@@ -7,7 +7,6 @@ session they are numbered anew. What was broken off before it changed any weight
 goes on in its own session alone.
 """
 
-import hashlib
 import math
 import os
 from collections.abc import Callable, Collection, Mapping
@@ -24,10 +23,11 @@ from coterie.aggregation.plan.session_manifest import RolePart
 from coterie.aggregation.plan.stage import PREDICTION, Stage, StageInput, TaskName
 from coterie.aggregation.walk import Supply, run_batch
 from coterie.client_sdk.party.agreement import HEADER_BYTES, KEY, agree, elsewhere, step_text, withdraw
-from coterie.client_sdk.party.learner_store import LearnerCall, LearnerStore, RoleProgress
+from coterie.client_sdk.party.learner_store import LearnerCall, LearnerStore, RoleProgress, digest_of_rows
 from coterie.client_sdk.party.message_log import MessageLog
 from coterie.client_sdk.party.party import Session
 from coterie.client_sdk.party.plans import require_plan
+from coterie.client_sdk.party.telling import begin_call, begin_calls
 from coterie.client_sdk.rows.allowed import check_readable
 from coterie.client_sdk.rows.loading import DataSource, load_data
 from coterie.compute.data.batches import Batches
@@ -190,7 +190,7 @@ class Learner:
             number=self._calls,
             task=task,
             rows=len(next(iter(arrays.values()))),
-            digest=_digest_of(arrays),
+            digest=digest_of_rows(arrays),
             threads=self._threads,
             trained=self._progress.trained,
         )
@@ -209,6 +209,7 @@ class Learner:
         begun = self._progress.call
         # What failed in this process has read on.
         self._log.rewind(self._progress.sent, self._progress.received)
+        begin_calls(self._log, self._partners, self._role, self._plan.id)
         if begun is not None and not begun.same_as(asked):
             if begun.agreed:
                 raise _other_call(begun, asked)
@@ -232,7 +233,10 @@ class Learner:
             begun = replace(begun, agreed=True)
             self._keep(begun, self._tensors)
             self._log.faults.reach("agreed")
+        self._log.finish()
+        begin_call(self._log, self._plan.manifest, self._role, begun)
         call, outputs = self._work(begun, arrays, on_epoch)
+        self._log.finish()
         trained = call.trained + (call.task == "train")
         self._progress = replace(self._progress_at(None), done=call.number + 1, trained=trained)
         self._store.finish(STAGE, call, outputs, self._progress, self._tensors)
@@ -347,14 +351,6 @@ def _partners(part: RolePart) -> list[str]:
     sent = [t.partner for stage in part.stages for t in stage.to_destination("message")]
     read = [t.partner for stage in part.stages for t in stage.from_source("message")]
     return sorted({role for role in (*sent, *read) if role is not None})
-
-
-def _digest_of(arrays: ArraysByName) -> str:
-    digest = hashlib.sha256()
-    for name in sorted(arrays):
-        digest.update(f"{name} {arrays[name].dtype} {arrays[name].shape}\n".encode())
-        digest.update(np.ascontiguousarray(arrays[name]).data)
-    return digest.hexdigest()
 
 
 def _other_call(begun: LearnerCall, asked: LearnerCall) -> Conflict:

@@ -2,11 +2,13 @@
 not worked in yet. One file, one process at a time, for this user alone.
 """
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Final, TypeVar
 
+import numpy as np
 from pydantic import Field
 
 from coterie.aggregation.plan.stage import TaskName
@@ -70,6 +72,15 @@ class LearnerCall:
             return replace(self, step=self.step + 1, epochs=(*self.epochs, MetricSums(sums).sums))
         last = MetricSums(self.epochs[-1]).add(sums).sums
         return replace(self, step=self.step + 1, epochs=(*self.epochs[:-1], last))
+
+
+def digest_of_rows(arrays: ArraysByName) -> str:
+    """SHA-256 of the rows of a call, hex."""
+    digest = hashlib.sha256()
+    for name in sorted(arrays):
+        digest.update(f"{name} {arrays[name].dtype} {arrays[name].shape}\n".encode())
+        digest.update(np.ascontiguousarray(arrays[name]).data)
+    return digest.hexdigest()
 
 
 @dataclass(frozen=True, kw_only=True)

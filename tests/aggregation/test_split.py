@@ -52,8 +52,8 @@ def test_a_plan_is_its_bytes_and_holds_no_weights() -> None:
 
 def test_a_plan_says_what_each_role_tells_the_others() -> None:
     told = list(compile_split(network()).manifest.disclosures())
-    assert Disclosure(sender="registry", recipient="clinic", task="train", key="embedding", numbers=4) in told
-    assert Disclosure(sender="clinic", recipient="insurer", task="train", key="gradient", numbers=2) in told
+    assert XX1 in told
+    assert XX2 in told
     assert {(d.sender, d.recipient) for d in told if d.task == "predict"} == {
         ("registry", "clinic"),
         ("insurer", "clinic"),
