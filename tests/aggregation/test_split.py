@@ -10,7 +10,7 @@ from split_kit import Central, InOnePlace, batches, network, rows
 
 from coterie import errors
 from coterie.aggregation.plan.check_session import SessionPlan, check_session_manifest, check_session_plan
-from coterie.aggregation.plan.session_manifest import Disclosure, RolePart, SessionManifest
+from coterie.aggregation.plan.session_manifest import RolePart, SessionManifest
 from coterie.aggregation.vertical.compile import compile_split
 from coterie.aggregation.vertical.split import FeatureRole
 from coterie.compute import nn, optim
@@ -51,10 +51,12 @@ def test_a_plan_is_its_bytes_and_holds_no_weights() -> None:
 
 
 def test_a_plan_says_what_each_role_tells_the_others() -> None:
-    told = list(compile_split(network()).manifest.disclosures())
-    assert XX1 in told
-    assert XX2 in told
-    assert {(d.sender, d.recipient) for d in told if d.task == "predict"} == {
+    plan = compile_split(network()).manifest
+    told = [(d.step, d.sender, d.recipient, d.kind, d.numbers) for d in plan.disclosures()]
+    assert ("train", "registry", "clinic", "embeddings", 4) in told
+    assert ("train", "clinic", "insurer", "gradients", 2) in told
+    assert {d.plan for d in plan.disclosures()} == {plan.id}
+    assert {(d.sender, d.recipient) for d in plan.disclosures() if d.step == "predict"} == {
         ("registry", "clinic"),
         ("insurer", "clinic"),
     }
