@@ -202,7 +202,9 @@ def _told(
     for report, told, partner, said in ((one, step, other, counterpart), (other, counterpart, one, step)):
         for each in told.disclosures:
             between = {each.sender, each.recipient} == pair
-            if between and not any(each.agrees_with(another) for another in said.disclosures):
+            # That bytes passed follows from messages; where they have not come, that is said of them.
+            is_on_its_way = each.kind == "opaque" and not said.has_traffic(each.sender, each.recipient)
+            if between and not is_on_its_way and not any(each.agrees_with(another) for another in said.disclosures):
                 text = (
                     f"In step {told.step} of stage {told.stage} {_named(report)} says that {describe(each)}; "
                     f"{_named(partner)} does not say so."

@@ -83,6 +83,10 @@ class ReportedStep(Signed):
     disclosures: tuple[Disclosure, ...]
     traffic: tuple[StepTraffic, ...]
 
+    def has_traffic(self, sender: str, recipient: str) -> bool:
+        """Whether messages of the step passed from one role to another."""
+        return any((each.sender, each.recipient) == (sender, recipient) for each in self.traffic)
+
 
 class SessionReport(Signed):
     """What one party saw in a session, by its own word and under its signature.

@@ -296,6 +296,7 @@ class SessionClient:
         # Before anybody has all of it: what a party saw is in its record, whatever becomes of its process.
         opened = PassedMessage(header.stage, header.sender, header.sequence, sealed.hexdigest(), size, step)
         self._store.record.add_opened(header.session, opened)
+        self._store.faults.reach("opened")
         if last:
             yield last
 

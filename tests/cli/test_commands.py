@@ -60,6 +60,8 @@ COMMANDS = (
     "party pin",
     "party send",
     "party receive",
+    "party report",
+    "audit session",
     "events",
     "budget show",
     "budget verify",

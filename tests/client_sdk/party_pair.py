@@ -24,7 +24,7 @@ PATIENCE_S = 150.0
 REPORT = "party.report"
 SIZES = (0, 5, 100_000, 5_000_000, 65_536, 1)
 """Messages in a row, in one part and in several, and in as many chunks."""
-OF_RECEIVING = ("opening", "worked_in", "acknowledged")
+OF_RECEIVING = ("opening", "opened", "worked_in", "acknowledged")
 """The points that a party reaches by what it receives."""
 
 
