@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING, Final
 from coterie.cli.output import Output, size
 
 if TYPE_CHECKING:
+    from coterie.protocol.disclosures import Disclosure
     from coterie.protocol.session_report import SessionReport
 
-_COLUMNS: Final = (
-    "stage", "step", "learned by", "of", "what", "numbers a row", "rows", "times", "messages", "bytes", "claim",
-)  # fmt: skip
+_COLUMNS: Final = ("stage", "step", "learned by", "of", "what", "how much", "messages", "claim")
 
 
 def show_learned(output: Output, reports: "Sequence[SessionReport]") -> None:
@@ -39,14 +38,19 @@ def show_learned(output: Output, reports: "Sequence[SessionReport]") -> None:
                 told.recipient,
                 told.sender,
                 f"{kind} ({told.key})" if told.key else kind,
-                told.numbers or None,
-                told.rows,
-                told.times if told.times > 1 else None,
-                row.messages,
-                size(row.size),
+                _amount(told),
+                f"{row.messages} ({size(row.size)})",
                 told.claim.replace("_", "-"),
             )
         )
     output.table(_COLUMNS, rows, empty="Nothing was told in this session.")
     for kind, meaning in kinds.items():
         output.say(f"{kind}: {meaning}.")
+
+
+def _amount(told: "Disclosure") -> str | None:
+    """How many numbers of how many rows, how often."""
+    numbers = f"{told.numbers} a row" if told.numbers else ""
+    rows = "" if told.rows is None else f"{told.rows} rows"
+    times = f"{told.times} times" if told.times > 1 else ""
+    return ", ".join(part for part in (numbers, rows, times) if part) or None

@@ -10,6 +10,7 @@ from typing import Annotated, Final, Literal, TypeAlias
 
 from pydantic import StringConstraints
 
+from coterie.protocol.canonical import canonical_json
 from coterie.protocol.session import SessionWord
 from coterie.protocol.wire import Positive, Sha256, Signed, Whole
 
@@ -86,17 +87,25 @@ class Disclosure(Signed):
     plan: Sha256 | None = None
     claim: DisclosureClaim = "semi_honest"
 
+    @property
+    def subject(self) -> bytes:
+        """All but what a party may not know: equal for what is said of one thing."""
+        return canonical_json(self.model_dump(mode="json", exclude=_OPEN))
+
     def agrees_with(self, other: "Disclosure") -> bool:
         """Whether both may be said of one thing: they are equal in all that both know."""
-        return self._without_unknown_of(other) == other._without_unknown_of(self)
+        known = ((getattr(self, name), getattr(other, name)) for name in _OPEN)
+        return all(None in pair or pair[0] == pair[1] for pair in known) and self.subject == other.subject
 
     def says_more_than(self, other: "Disclosure") -> bool:
-        """Whether this one is of the same thing, and knows what the other leaves open."""
-        return self != other and self._without_unknown_of(other) == other
+        """Whether this one is of the same thing, and knows what the other leaves open, and no less."""
+        gains = [name for name in _OPEN if getattr(other, name) is None and getattr(self, name) is not None]
+        loses = [name for name in _OPEN if getattr(self, name) is None and getattr(other, name) is not None]
+        return bool(gains) and not loses and self.agrees_with(other)
 
-    def _without_unknown_of(self, other: "Disclosure") -> "Disclosure":
-        unknown = {name: None for name in ("rows", "plan") if getattr(other, name) is None}
-        return self.model_copy(update=unknown)
+
+_OPEN: Final = frozenset(("rows", "plan"))
+"""Fields that a party may not know."""
 
 
 def shown_key(text: str) -> str:

@@ -26,18 +26,18 @@ def learned(reports: Iterable[SessionReport]) -> list[Learned]:
     """What was told, step by step; what several reports tell of one thing is there once, as the one says it that knows
     most.
     """
-    found: dict[tuple[str, str], list[Learned]] = {}
+    found: dict[tuple[str, str], dict[bytes, list[Learned]]] = {}
     for report in reports:
         for step in report.steps:
-            rows = found.setdefault((step.stage, step.step), [])
+            of_step = found.setdefault((step.stage, step.step), {})
             for told in step.disclosures:
-                row = _row(step, told)
+                row, rows = _row(step, told), of_step.setdefault(told.subject, [])
                 place = next((at for at, each in enumerate(rows) if each.disclosure.agrees_with(told)), None)
                 if place is None:
                     rows.append(row)
                 else:
                     rows[place] = _merged(rows[place], row)
-    return [row for rows in found.values() for row in rows]
+    return [row for of_step in found.values() for rows in of_step.values() for row in rows]
 
 
 def _row(step: ReportedStep, told: Disclosure) -> Learned:

@@ -5,6 +5,7 @@ Pure: reports in, findings out. A **fault** is a difference, or a signature that
 not be compared: a report is missing, a key is not pinned, a message is on its way.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import combinations
@@ -200,11 +201,14 @@ def _told(
     """What each says that a step tells between the two."""
     pair = {one.role, other.role}
     for report, told, partner, said in ((one, step, other, counterpart), (other, counterpart, one, step)):
+        others: dict[bytes, list[Disclosure]] = defaultdict(list)
+        for another in said.disclosures:
+            others[another.subject].append(another)
         for each in told.disclosures:
             between = {each.sender, each.recipient} == pair
             # That bytes passed follows from messages; where they have not come, that is said of them.
             is_on_its_way = each.kind == "opaque" and not said.has_traffic(each.sender, each.recipient)
-            if between and not is_on_its_way and not any(each.agrees_with(another) for another in said.disclosures):
+            if between and not is_on_its_way and not any(map(each.agrees_with, others[each.subject])):
                 text = (
                     f"In step {told.step} of stage {told.stage} {_named(report)} says that {describe(each)}; "
                     f"{_named(partner)} does not say so."

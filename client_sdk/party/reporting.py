@@ -127,9 +127,11 @@ def _steps(record: PartyRecord, session: str, passed: _Passed) -> Iterator[Repor
 
 def _best_known(told: list[Disclosure]) -> Iterator[Disclosure]:
     """What was told, without what was said again when more was known."""
+    of_one_thing: dict[bytes, list[Disclosure]] = defaultdict(list)
     for each in told:
-        if not any(other.says_more_than(each) for other in told):
-            yield each
+        of_one_thing[each.subject].append(each)
+    for alike in of_one_thing.values():
+        yield from (each for each in alike if not any(other.says_more_than(each) for other in alike))
 
 
 def _opaque(step: str, told: list[Disclosure], traffic: list[StepTraffic]) -> Iterator[Disclosure]:

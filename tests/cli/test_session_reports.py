@@ -41,6 +41,7 @@ def desk(
         url = next_event(server, "ready")["url"]
         monkeypatch.chdir(tmp_path)
         monkeypatch.setenv("COTERIE_URL", url)
+        monkeypatch.setenv("COLUMNS", "200")
         yield Desk(url, ask)
 
 
