@@ -50,7 +50,8 @@ def lane(digests: Sequence[str], **changes: Any) -> MessageLane:
     opened = sum(each != UNOPENED for each in digests)
     made = {"messages": len(digests), "size": 10 * opened, "unopened": len(digests) - opened}
     made |= {"height": tree.height, "nodes": tree.nodes}
-    return MessageLane(**{"stage": "rows", "sender": "owner", "recipient": "feature", **made, **changes})
+    fields: dict[str, Any] = {"stage": "rows", "sender": "owner", "recipient": "feature", **made, **changes}
+    return MessageLane(**fields)
 
 
 def report(role: str, digests: Sequence[str], told: Sequence[Disclosure] = (TOLD,), **changes: Any) -> SessionReport:
@@ -66,7 +67,13 @@ def report(role: str, digests: Sequence[str], told: Sequence[Disclosure] = (TOLD
     traffic = StepTraffic(
         sender="owner", recipient="feature", messages=found.messages - found.unopened, size=found.size
     )
-    step = {"stage": "rows", "step": "align 0", "is_done": True, "disclosures": tuple(told), "traffic": (traffic,)}
+    step: dict[str, Any] = {
+        "stage": "rows",
+        "step": "align 0",
+        "is_done": True,
+        "disclosures": tuple(told),
+        "traffic": (traffic,),
+    }
     fields: dict[str, Any] = {
         "format": FORMAT,
         "name": "joint",
@@ -242,7 +249,7 @@ def test_a_difference_is_named(case: str) -> None:
 
 
 def test_what_is_on_its_way_and_what_goes_on_is_open_and_no_fault() -> None:
-    going_on = {"state": "open"}
+    going_on: dict[str, Any] = {"state": "open"}
     pairs = [
         (report("owner", FIVE), report("feature", FIVE[:4], **going_on)),
         (report("owner", FIVE[:4], **going_on), report("feature", FIVE)),

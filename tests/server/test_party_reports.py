@@ -32,7 +32,8 @@ WAIT_S = 20.0
 def told(step: str, sender: str, **more: Any) -> Disclosure:
     """What one of the two roles tells the other."""
     other = ROLES[1 - ROLES.index(sender)]
-    return Disclosure(**{"step": step, "sender": sender, "recipient": other, "kind": "sums", **more})
+    fields: dict[str, Any] = {"step": step, "sender": sender, "recipient": other, "kind": "sums", **more}
+    return Disclosure(**fields)
 
 
 async def passed(sender: SessionClient, recipient: SessionClient, stage: str, body: bytes, step: str) -> None:
