@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
+from coterie.cli.audit_session import audit_session
 from coterie.cli.failures import CANNOT_TELL, FAILED
 from coterie.cli.output import JsonOption, Output, figure
 from coterie.cli.places import DEFAULT_URL, AuthorityOption, TokenOption, UrlOption, access_token
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from coterie.privacy.audit.verdict import Verdict
     from coterie.simulation.canaries import CanaryAudit
 
-app = typer.Typer(help="Audit privacy claims and verify the trail of administrative actions.")
+app = typer.Typer(help="Audit privacy claims, the trail of administrative actions and reports of sessions.")
 
 FileArgument = Annotated[str, typer.Argument(metavar="FILE[:NAME]", help="The file that makes the experiment.")]
 ClientsOption = Annotated[str, typer.Option(help="The name in FILE that holds, or returns, each client's data.")]
@@ -253,3 +254,6 @@ def _load_experiment_and_clients(target: str, clients: str, rounds: int | None) 
             code="experiment_file",
         )
     return override(experiment, rounds=rounds), cast(Sequence[Any], shards)
+
+
+app.command("session")(audit_session)

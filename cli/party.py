@@ -219,3 +219,47 @@ def receive(
         joined.acknowledge(message, patience_s=wait)
     output.event("received", stage=where, role=role, sequence=message.sequence, bytes=count, path=str(place))
     output.say(f"Message {message.sequence} from {role} in stage {where}: {size(count)} in {place}.")
+
+
+@app.command("report")
+def report(
+    out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="The file to write.")] = None,
+    session: SessionOption = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
+    store: StoreOption = FOLDER,
+    ca: AuthorityOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Say what this party told and was told in a session, and sign it. Also when the session is over."""
+    from coterie.cli.learned import show_learned
+    from coterie.protocol.files import write_durably
+
+    output = Output(json)
+    place = None if out is None else file_to_write(out)
+    if place is not None and place.exists() and not force:
+        raise InputError(f"{place} already exists.", hint="Name another file, or give --force.", code="file_unusable")
+    with open_party(store, output, ca) as party:
+        made = party.report(session)
+    show_learned(output, (made,))
+    if place is not None:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        write_durably(place, made.to_bytes())
+    output.event(
+        "session_report",
+        session=made.terms.session,
+        role=made.role,
+        party=made.party,
+        state=made.state,
+        reason=made.reason,
+        path=None if place is None else str(place),
+    )
+    output.say(f"Report of {made.party} (role {made.role}) on session {made.name}: {_STATES[made.state]}.")
+    if place is not None:
+        output.say(f"It is in {place}, signed. `coterie audit session` compares it with that of a partner.")
+
+
+_STATES = {
+    "open": "the session goes on, so more may follow",
+    "ended": "the session is over",
+    "unknown": "the coordinator could not be asked whether the session is over",
+}

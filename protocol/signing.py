@@ -36,6 +36,7 @@ class Domain(Enum):
     LEDGER = b"coterie ledger v1\n"
     ENDORSEMENT = b"coterie endorsement v1\n"
     SESSION_KEYS = b"coterie session keys v1\n"
+    SESSION_REPORT = b"coterie session report v1\n"
 
 
 @dataclass(frozen=True, repr=False)

@@ -19,7 +19,8 @@ from coterie.aggregation.plan.stage import MOST_ROWS, Stage, TaskName
 from coterie.protocol.canonical import LARGEST_INTEGER, canonical_json, sha256_hex
 from coterie.protocol.conversion import to_json
 from coterie.protocol.cut import CutPolicy
-from coterie.protocol.cut_tensors import FLOAT32, bytes_of
+from coterie.protocol.cut_tensors import bytes_of
+from coterie.protocol.disclosures import Disclosure, DisclosureKind, shown_key
 from coterie.protocol.layout import Tensor
 from coterie.protocol.schema import DataSchema
 from coterie.protocol.session import SessionWord
@@ -27,6 +28,8 @@ from coterie.protocol.session import SessionWord
 UNCHANGED: Final = CutPolicy()
 FORMAT: Final = "coterie-session-plan-1"
 MOST_ROLES = 16
+KIND_BY_KEY: Final[Mapping[str, DisclosureKind]] = {"embedding": "embeddings", "gradient": "gradients"}
+"""What the numbers of a message are, by the key under which `coterie.aggregation.vertical` sends them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,27 +61,6 @@ class RolePart:
     def stages_of(self, task: TaskName) -> tuple[Stage, ...]:
         """The stages of a task, in the order in which they run."""
         return tuple(stage for stage in self.stages if task in stage.tasks)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Disclosure:
-    """Numbers that one role tells another about every row.
-
-    task: in which it is sent.
-    numbers: how many there are for each row, each time that the row comes up.
-    form: how they are written (`coterie.protocol.cut_tensors`).
-    size: bytes of them for a batch, without the message's header.
-    protection: what is done to them before; empty where nothing is.
-    """
-
-    sender: str
-    recipient: str
-    task: TaskName
-    key: str
-    numbers: int
-    form: str = FLOAT32
-    size: int
-    protection: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,20 +108,24 @@ class SessionManifest:
         return found
 
     def disclosures(self) -> Iterator[Disclosure]:
-        """All that roles tell one another of their rows, beside how many there are."""
+        """All that roles tell one another of their rows, beside how many there are; the step is the task. A kind is the
+        plan's word: numbers are called what their key says.
+        """
         for part in self.parts:
             for stage in part.stages:
                 for tensor in stage.to_destination("message"):
                     for task in stage.tasks:
                         yield Disclosure(
+                            step=task,
                             sender=part.role,
                             recipient=tensor.partner or "",
-                            task=task,
-                            key=tensor.key,
+                            kind=KIND_BY_KEY.get(tensor.key, "values"),
+                            key=shown_key(tensor.key),
                             numbers=math.prod(tensor.shape[1:]),
                             form=self.cut.compression,
                             size=bytes_of(self.cut.compression, tensor.shape),
                             protection=_PROTECTIONS.get(part.shape, _nothing)(self.cut),
+                            plan=self.id,
                         )
 
     @staticmethod

@@ -24,6 +24,7 @@ from coterie.client_sdk.party.faults import AlignmentFaults
 from coterie.client_sdk.party.message_log import EXPIRED
 from coterie.client_sdk.party.party import Session
 from coterie.client_sdk.party.session import Incoming
+from coterie.client_sdk.party.telling import told_by_alignment
 from coterie.errors import ArgumentValueError, Conflict, CoterieError, InputError, RemoteError
 from coterie.privacy.entropy import draw
 from coterie.privacy.psi.blinding import PsiKey
@@ -150,6 +151,7 @@ class _Alignment:
         self._patience_s, self._workers, self._most = patience_s, workers, most
         self._faults = AlignmentFaults.from_environment()
         self._sent = self._received = 0
+        self._step = ""
 
     def run(self, ids: RowIds, told: str | None, minimum: int, result: PsiResult) -> Aligned:
         """The result, from now or from an earlier program."""
@@ -164,6 +166,7 @@ class _Alignment:
             progress, key = self._begun(store, asked)
             outcome = self._worked(store, progress, key, ids.ids)
             store.finish(progress, outcome)
+            self._session.finish(self._stage, self._step)
             self._faults.reach("result_kept")
             return self._aligned(outcome, progress)
 
@@ -212,6 +215,9 @@ class _Alignment:
     def _meet(self, store: AlignmentStore, progress: AlignmentProgress) -> AlignmentProgress:
         """Agree with the partner. Raises Conflict (``psi_terms``), the attempt being over then."""
         self._sent = self._received = progress.number
+        self._step = f"align {progress.number}"
+        told = told_by_alignment(progress.hello, self._partner.name, self._step)
+        self._session.disclose(self._stage, *told)
         host = _Host(self, store)
         try:
             state = meet(progress.hello, host)
@@ -261,7 +267,12 @@ class _Alignment:
     def send(self, message: PsiMessage) -> None:
         """Send the next message; one that was sent before is not sent twice."""
         self._session.send(
-            self._stage, self._partner.name, message.to_bytes(), sequence=self._sent, patience_s=self._patience_s
+            self._stage,
+            self._partner.name,
+            message.to_bytes(),
+            sequence=self._sent,
+            step=self._step,
+            patience_s=self._patience_s,
         )
         self._sent += 1
 
@@ -306,7 +317,7 @@ class _Alignment:
 
     def _incoming(self) -> Incoming:
         try:
-            return self._session.receive(self._stage, self._partner.name, patience_s=self._patience_s)
+            return self._session.receive(self._stage, self._partner.name, step=self._step, patience_s=self._patience_s)
         except RemoteError as error:
             if error.reason != EXPIRED:
                 raise

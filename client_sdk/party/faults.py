@@ -29,6 +29,7 @@ class PartyFaults(FaultHook):
         "accepted": "the coordinator accepted the message, the outbox does not know that",
         "sent": "the outbox knows that the message is with the coordinator",
         "opening": "a part of a message has come and opened",
+        "opened": "the record has a message, and its reader has not got its end",
         "worked_in": "a message is counted as worked in, the coordinator does not know that",
         "acknowledged": "the coordinator has deleted the message",
     }

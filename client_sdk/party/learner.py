@@ -23,6 +23,7 @@ from coterie.client_sdk.party.party import Session
 from coterie.client_sdk.party.plans import require_plan
 from coterie.client_sdk.party.role_calls import Given, RoleCalls
 from coterie.client_sdk.party.role_work import Awaited, BatchDone, RoleWork, Sent, partners_of
+from coterie.client_sdk.party.telling import told_by_plan
 from coterie.client_sdk.rows.allowed import check_readable
 from coterie.client_sdk.rows.loading import DataSource
 from coterie.privacy.entropy import Entropy
@@ -138,7 +139,12 @@ class Learner:
         """The next call and what it gave: now, or in an earlier program."""
         arrays = self._role.rows_of(task, rows, self._columns)
         return self._calls.make(
-            task, arrays, self._threads, self._begin, lambda call: self._work(call, arrays, on_epoch)
+            task,
+            arrays,
+            self._threads,
+            begin=self._begin,
+            tells=lambda call: told_by_plan(self._plan.manifest, self._role.name, call),
+            work=lambda call: self._work(call, arrays, on_epoch),
         )
 
     def _begin(self, call: LearnerCall) -> ArraysByName:

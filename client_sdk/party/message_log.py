@@ -9,6 +9,7 @@ from coterie.client_sdk.party.faults import LearnerFaults
 from coterie.client_sdk.party.learner_store import LearnerStore
 from coterie.client_sdk.party.party import Session
 from coterie.errors import InputError, RemoteError
+from coterie.protocol.disclosures import MESSAGES_STEP, Disclosure
 
 EXPIRED: Final = "message_expired"
 
@@ -19,17 +20,31 @@ class MessageLog:
     session, stage: where they pass.
     store: where they are kept.
     sent, received: how many messages to and from each role are worked in; the next are the next ones.
+    step: to which the next messages belong in reports.
     """
 
     def __init__(self, session: Session, stage: str, store: LearnerStore) -> None:
         self._session, self._stage, self._store = session, stage, store
         self.sent: dict[str, int] = {}
         self.received: dict[str, int] = {}
+        self.step = MESSAGES_STEP
         self.faults = LearnerFaults.from_environment()
 
     def rewind(self, sent: Mapping[str, int], received: Mapping[str, int]) -> None:
         """Go back to where these many messages are worked in."""
         self.sent, self.received = dict(sent), dict(received)
+
+    def begin(self, step: str, *disclosures: Disclosure) -> None:
+        """Count the next messages under a step, and keep what it tells, before it tells it. May be repeated, also when
+        more is known; see `SessionClient.disclose`.
+        """
+        self._session.disclose(self._stage, *disclosures)
+        self.step = step
+
+    def finish(self) -> None:
+        """Keep that the step told all that it tells."""
+        self._session.finish(self._stage, self.step)
+        self.step = MESSAGES_STEP
 
     def send(self, role: str, body: bytes, *, patience_s: float | None = None) -> None:
         """Send the next message to a role; one that was sent before is not sent twice.
@@ -38,7 +53,7 @@ class MessageLog:
         Raises Conflict (``message_differs``) where it was sent with another body, and as `Session.send` does.
         """
         number = self.sent.get(role, 0)
-        self._session.send(self._stage, role, body, sequence=number, patience_s=patience_s)
+        self._session.send(self._stage, role, body, sequence=number, step=self.step, patience_s=patience_s)
         self.sent[role] = number + 1
 
     def receive(self, role: str, *, limit: int, patience_s: float | None = None) -> bytes:
@@ -62,7 +77,7 @@ class MessageLog:
 
     def _fetch(self, role: str, number: int, limit: int, patience_s: float | None) -> bytes:
         while True:
-            message = self._session.receive(self._stage, role, patience_s=patience_s)
+            message = self._session.receive(self._stage, role, step=self.step, patience_s=patience_s)
             if message.sequence >= number:
                 break
             # It was kept; the process ended before it was acknowledged.

@@ -12,7 +12,9 @@ from coterie.client_sdk.party.session import BACKOFF, Incoming, Listener, Sessio
 from coterie.client_sdk.party.store import PartyMembership, PartyStore
 from coterie.client_sdk.portal import Portal
 from coterie.errors import InputError
+from coterie.protocol.disclosures import MESSAGES_STEP, Disclosure
 from coterie.protocol.session import PartyJoined, SendReceipt, SessionView, fingerprint
+from coterie.protocol.session_report import SessionReport
 from coterie.protocol.wire import read_message
 
 DEFAULT_FOLDER = Path(".coterie/party")
@@ -79,6 +81,13 @@ class PartyClient:
         """
         return self._session(self.store.membership(identifier), None)
 
+    async def report(self, identifier: str | None = None) -> SessionReport:
+        """What this party told and was told in a session, also in one that it has ended; see `SessionClient.report`.
+
+        Raises ConfigurationError ``session_unknown``.
+        """
+        return await self._session(self.store.past_or_present(identifier), None).report()
+
     def _session(self, membership: PartyMembership, nonce: str | None) -> SessionClient:
         link = self._link(membership.url)
         return SessionClient(
@@ -107,18 +116,26 @@ class Session:
         return self._client.folder_of_alignment(stage)
 
     def send(
-        self, stage: str, role: str, body: Body, *, sequence: int | None = None, patience_s: float | None = None
+        self,
+        stage: str,
+        role: str,
+        body: Body,
+        *,
+        sequence: int | None = None,
+        step: str = MESSAGES_STEP,
+        patience_s: float | None = None,
     ) -> SendReceipt:
         """See `SessionClient.send`."""
-        return self._portal.call(self._client.send(stage, role, body, sequence=sequence, patience_s=patience_s))
+        sending = self._client.send(stage, role, body, sequence=sequence, step=step, patience_s=patience_s)
+        return self._portal.call(sending)
 
     def resume(self, *, patience_s: float | None = None) -> int:
         """See `SessionClient.resume`."""
         return self._portal.call(self._client.resume(patience_s=patience_s))
 
-    def receive(self, stage: str, role: str, *, patience_s: float | None = None) -> Incoming:
+    def receive(self, stage: str, role: str, *, step: str = MESSAGES_STEP, patience_s: float | None = None) -> Incoming:
         """See `SessionClient.receive`; read it with `chunks` or `read`."""
-        return self._portal.call(self._client.receive(stage, role, patience_s=patience_s))
+        return self._portal.call(self._client.receive(stage, role, step=step, patience_s=patience_s))
 
     def chunks(self, message: Incoming) -> Iterator[bytes]:
         """The bytes of a message as they come. Only when the iterator ends has it come whole."""
@@ -132,6 +149,18 @@ class Session:
         """Say that a message is worked in; see `SessionClient.acknowledge`."""
         place = (message.stage, message.sender, message.sequence)
         self._portal.call(self._client.acknowledge(*place, patience_s=patience_s))
+
+    def disclose(self, stage: str, *disclosures: Disclosure) -> None:
+        """See `SessionClient.disclose`."""
+        self._portal.call(self._client.disclose(stage, *disclosures))
+
+    def finish(self, stage: str, step: str) -> None:
+        """See `SessionClient.finish`."""
+        self._portal.call(self._client.finish(stage, step))
+
+    def report(self) -> SessionReport:
+        """See `SessionClient.report`."""
+        return self._portal.call(self._client.report())
 
     def status(self) -> SessionView:
         """The session as the coordinator tells it."""
@@ -188,6 +217,10 @@ class Party:
     def session(self, identifier: str | None = None) -> Session:
         """See `PartyClient.session`."""
         return Session(self._portal, self._portal.call(_session(self._client, identifier)))
+
+    def report(self, identifier: str | None = None) -> SessionReport:
+        """See `PartyClient.report`."""
+        return self._portal.call(self._client.report(identifier))
 
     def close(self) -> None:
         """Release the folder and the connections."""

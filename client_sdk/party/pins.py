@@ -69,6 +69,22 @@ def read_fingerprint(text: str) -> str:
     return "-".join(digits[first : first + 8] for first in range(0, 64, 8))
 
 
+def read_pins(path: Path) -> Mapping[str, str]:
+    """Fingerprints by the name of the partner, from a file of pins.
+
+    Raises ConfigurationError (``pins_unreadable``) for a file of another form, FileNotFoundError.
+    """
+    try:
+        found = _File.model_validate_json(path.read_bytes())
+        return {name: read_fingerprint(text) for name, text in found.partners.items()}
+    except (ValidationError, InputError) as error:
+        raise ConfigurationError(
+            f'{path} is not a list of partners: it must read {{"partners": {{"NAME": "FINGERPRINT", …}}}}.',
+            hint="Restore it from a copy, or fix it by hand.",
+            code="pins_unreadable",
+        ) from error
+
+
 class Pins:
     """The pins in a party's folder. Raises ConfigurationError (``pins_unreadable``) for a file of another form."""
 
@@ -78,16 +94,9 @@ class Pins:
     def all(self) -> Mapping[str, str]:
         """Fingerprints by the name of the partner."""
         try:
-            found = _File.model_validate_json(self.path.read_bytes())
-            return {name: read_fingerprint(text) for name, text in found.partners.items()}
+            return read_pins(self.path)
         except FileNotFoundError:
             return {}
-        except (ValidationError, InputError) as error:
-            raise ConfigurationError(
-                f'{self.path} is not a list of partners: it must read {{"partners": {{"NAME": "FINGERPRINT", …}}}}.',
-                hint="Restore it from a copy, or fix it by hand.",
-                code="pins_unreadable",
-            ) from error
 
     def pin(self, partner: str, text: str) -> str:
         """Pin a partner's fingerprint, in place of an earlier one: its owner's decision, never the coordinator's word.

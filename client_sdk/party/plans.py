@@ -15,9 +15,12 @@ from coterie.client_sdk.party.learner_store import LearnerStore
 from coterie.client_sdk.party.message_log import MessageLog
 from coterie.client_sdk.party.party import Session
 from coterie.errors import ArgumentTypeError, PlanRefused
+from coterie.protocol.disclosures import Disclosure
 
 STAGE: Final = "plan"
 """The stage of a session in which plans are sent."""
+STEP: Final = "plan"
+"""The step of its messages."""
 
 
 def send_plan(session: Session, plan: SessionPlan, *, patience_s: float | None = None) -> None:
@@ -32,10 +35,13 @@ def send_plan(session: Session, plan: SessionPlan, *, patience_s: float | None =
     check_session_plan(plan)
     _check_roles(session, plan.manifest)
     bodies = [plan.manifest.data, *(plan.graphs[name] for name in file_names(plan.manifest))]
-    for role in session.membership.terms.roles:
-        if role.name != session.membership.role:
-            for number, body in enumerate(bodies):
-                session.send(STAGE, role.name, body, sequence=number, patience_s=patience_s)
+    own = session.membership.role
+    partners = [role.name for role in session.membership.terms.roles if role.name != own]
+    session.disclose(STAGE, *(_disclosure(own, role, plan.id) for role in partners))
+    for role in partners:
+        for number, body in enumerate(bodies):
+            session.send(STAGE, role, body, sequence=number, step=STEP, patience_s=patience_s)
+    session.finish(STAGE, STEP)
 
 
 def receive_plan(session: Session, sender: str, folder: str | Path, *, patience_s: float | None = None) -> SessionPlan:
@@ -49,12 +55,15 @@ def receive_plan(session: Session, sender: str, folder: str | Path, *, patience_
     limits = PlanLimits()
     with closing(LearnerStore(Path(folder))) as store:
         log = MessageLog(session, STAGE, store)
+        log.begin(STEP, _disclosure(sender, session.membership.role, None))
         data = log.receive(sender, limit=limits.manifest_bytes, patience_s=patience_s)
         manifest = SessionManifest.from_bytes(data)
+        log.begin(STEP, _disclosure(sender, session.membership.role, manifest.id))
         graphs = {
             name: log.receive(sender, limit=limits.graph.graph_bytes, patience_s=patience_s)
             for name in file_names(manifest)
         }
+        log.finish()
     plan = SessionPlan(manifest, graphs)
     check_session_plan(plan, limits)
     _check_roles(session, manifest)
@@ -68,6 +77,10 @@ def require_plan(plan: SessionPlan) -> None:
             f"This needs a SessionPlan, not a {type(plan).__name__}.",
             hint="compile_split(network) makes one of a SplitNetwork, and receive_plan(...) takes a partner's.",
         )
+
+
+def _disclosure(sender: str, recipient: str, plan: str | None) -> Disclosure:
+    return Disclosure(step=STEP, sender=sender, recipient=recipient, kind="plan", plan=plan, claim="none")
 
 
 def _check_roles(session: Session, manifest: SessionManifest) -> None:

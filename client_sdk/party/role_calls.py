@@ -16,9 +16,11 @@ from coterie.client_sdk.party.agreement import agree, withdraw
 from coterie.client_sdk.party.learner_store import SECRET_BYTES, LearnerCall, LearnerStore, RoleProgress, call_of
 from coterie.client_sdk.party.message_log import MessageLog
 from coterie.client_sdk.party.party import Session
+from coterie.client_sdk.party.telling import CALLS, step_of, told_by_calls
 from coterie.errors import ConfigurationError, Conflict
 from coterie.privacy.entropy import Entropy, draw
 from coterie.protocol.arrays import ArraysByName
+from coterie.protocol.disclosures import Disclosure
 
 STAGE: Final = "learning"
 """The stage of a session in which roles that learn send what they send."""
@@ -92,19 +94,22 @@ class RoleCalls:
         task: TaskName,
         arrays: ArraysByName,
         threads: int,
+        *,
         begin: Callable[[LearnerCall], ArraysByName],
+        tells: Callable[[LearnerCall], Sequence[Disclosure]],
         work: Callable[[LearnerCall], Given],
     ) -> Given:
         """The next call and what it gave: now, or in an earlier program.
 
         arrays: the rows that it is about.
         begin: what to hold from the beginning of a call on, before partners hear of it.
+        tells: what a call tells at most, for the report of the session.
         work: does what is left of a call that all roles make.
         """
         asked = call_of(task, arrays, self._next, threads=threads, trained=self._progress.trained)
         found = self._store.result(asked.number) if asked.number < self._progress.done else None
         if found is None:
-            found = self._finish(asked, begin, work)
+            found = self._finish(asked, begin, tells, work)
         elif not found[0].same_as(asked):
             raise _other_call(found[0], asked)
         self._next += 1
@@ -143,12 +148,14 @@ class RoleCalls:
         self,
         asked: LearnerCall,
         begin: Callable[[LearnerCall], ArraysByName],
+        tells: Callable[[LearnerCall], Sequence[Disclosure]],
         work: Callable[[LearnerCall], Given],
     ) -> Given:
         """The call, from where it was broken off, and what it gives."""
         begun = self._progress.call
         # What failed in this process has read on.
         self.log.rewind(self._progress.sent, self._progress.received)
+        self.log.begin(CALLS, *told_by_calls(self._partners, self._role, self._plan))
         if begun is not None and not begun.same_as(asked):
             if begun.agreed:
                 raise _other_call(begun, asked)
@@ -173,7 +180,11 @@ class RoleCalls:
             begun = replace(begun, agreed=True)
             self.keep(begun, self.tensors)
             self.log.faults.reach("agreed")
+        self.log.finish()
+        # One that is broken off tells less.
+        self.log.begin(step_of(begun), *tells(begun))
         call, outputs = work(begun)
+        self.log.finish()
         trained = call.trained + (call.task == "train")
         self._progress = replace(self._progress_at(None), done=call.number + 1, trained=trained)
         self._store.finish(STAGE, call, outputs, self._progress, self.tensors)

@@ -77,7 +77,7 @@ class RoleWork:
     """
 
     def __init__(self, plan: SessionPlan, role: str, *, secret: bytes, session: str) -> None:
-        self._plan, self._role = plan, role
+        self._plan, self.name = plan, role
         self.part = plan.manifest.part(role)
         self._secret, self._session = secret, session
         self._executables: dict[tuple[str, int], Executable] = {}
@@ -95,13 +95,13 @@ class RoleWork:
         if isinstance(rows, int):
             if not counted or isinstance(cast(object, rows), bool) or rows < 1:
                 raise ArgumentTypeError(
-                    f"Role {self._role!r} was given {rows!r} for the rows of {task}.",
+                    f"Role {self.name!r} was given {rows!r} for the rows of {task}.",
                     hint="A number of rows, of at least 1, is given by a role without columns, to predict.",
                 )
             return {schema.label.name: np.zeros(rows, np.int32)}
         if counted:
             raise ArgumentTypeError(
-                f"Role {self._role!r} has no columns, so a prediction reads nothing of its data.",
+                f"Role {self.name!r} has no columns, so a prediction reads nothing of its data.",
                 hint="Give the number of rows in place of them: predict(119).",
             )
         if task == "predict":
@@ -115,7 +115,7 @@ class RoleWork:
         """
         if not call.trained and call.task != "train":
             raise ConfigurationError(
-                f"The part of role {self._role!r} in {where} is not trained.",
+                f"The part of role {self.name!r} in {where} is not trained.",
                 hint="Call train first, in every role.",
                 code="not_trained",
             )
@@ -178,7 +178,7 @@ class RoleWork:
     def _executable(self, stage: Stage, threads: int) -> Executable:
         key = (stage.name, threads)
         if key not in self._executables:
-            self._executables[key] = Executable(self._plan.graphs[self._role, stage.name], threads=threads)
+            self._executables[key] = Executable(self._plan.graphs[self.name, stage.name], threads=threads)
         return self._executables[key]
 
     def _send(

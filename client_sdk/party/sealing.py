@@ -49,14 +49,15 @@ async def digest_of_body(body: Body) -> str:
     return digest.hexdigest()
 
 
-async def seal(store: PartyStore, pair: bytes, header: MessageHeader, body: Body, limit: int) -> Outgoing:
+async def seal(store: PartyStore, pair: bytes, header: MessageHeader, body: Body, step: str, limit: int) -> Outgoing:
     """Seal a message and put it into the outbox.
 
+    step: of the stage, to which it belongs.
     limit: of its sealed bytes.
 
     Raises TooLarge ``message_too_large``, StorageError; then nothing of it is kept.
     """
-    message = Outgoing(header.session, header.stage, header.recipient, header.sequence, "", "", 0)
+    message = Outgoing(header.session, header.stage, header.recipient, header.sequence, "", "", 0, step=step)
     spool = store.spool(message)
     plain, sealed = hashlib.sha256(), hashlib.sha256()
     state, out = stream.begin(pair, header)

@@ -4,6 +4,7 @@
 """
 
 import asyncio
+import hashlib
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
@@ -15,6 +16,8 @@ from coterie.client_sdk.device.signed import SignedLink
 from coterie.client_sdk.http import Link, parsed
 from coterie.client_sdk.party.mail import Arrived, Mail
 from coterie.client_sdk.party.pins import Judge, refuse
+from coterie.client_sdk.party.record import PassedMessage
+from coterie.client_sdk.party.reporting import make_report
 from coterie.client_sdk.party.sealing import Body, digest_of_body, seal
 from coterie.client_sdk.party.store import Outgoing, PairKeys, PartyMembership, PartyStore
 from coterie.errors import Conflict, InputError, RemoteError
@@ -22,7 +25,9 @@ from coterie.privacy.secagg.keys import KeyPair
 from coterie.privacy.session import stream
 from coterie.privacy.session.agreement import offer, pair_key, read_offer
 from coterie.protocol.canonical import canonical_json, sha256_hex
+from coterie.protocol.disclosures import MESSAGES_STEP, Disclosure
 from coterie.protocol.session import KEYS_STAGE, MessageHeader, PartyRole, SendReceipt, SessionView, fingerprint
+from coterie.protocol.session_report import SessionReport
 from coterie.protocol.wire import read_message
 
 Listener: TypeAlias = Callable[[dict[str, Any]], None]
@@ -103,13 +108,21 @@ class SessionClient:
             await self._offer_keys(role.name)
 
     async def send(
-        self, stage: str, role: str, body: Body, *, sequence: int | None = None, patience_s: float | None = None
+        self,
+        stage: str,
+        role: str,
+        body: Body,
+        *,
+        sequence: int | None = None,
+        step: str = MESSAGES_STEP,
+        patience_s: float | None = None,
     ) -> SendReceipt:
         """Send a message to a role: sealed, kept durably here, then accepted durably by the coordinator.
 
         body: bytes, a file's path, or an iterator of bytes.
         sequence: the sender's own count of this stage's messages, from 0; given, a message that was sent or begun
             before is not sent twice.
+        step: to which the message belongs in reports, see `disclose`.
         patience_s: how long to wait for a partner that has not joined yet, for one that does not empty its mailbox, and
             for a coordinator that is away; each for as long as it takes when not given.
         Raises Conflict (``message_differs``, ``message_order``), InputError (``role_unknown``, ``stage_unknown``),
@@ -141,7 +154,7 @@ class SessionClient:
                 await self._deliver(unsent, patience_s)
             pair = await self._pair(role, patience_s)
             header = self._header(stage, self.membership.role, role, number)
-            message = await seal(self._store, pair, header, body, self.membership.terms.message_limit)
+            message = await seal(self._store, pair, header, body, step, self.membership.terms.message_limit)
             return await self._deliver(message, patience_s)
 
     def unsent(self, stage: str, role: str) -> list[Outgoing]:
@@ -161,9 +174,12 @@ class SessionClient:
             count += 1
         return count
 
-    async def receive(self, stage: str, role: str, *, patience_s: float | None = None) -> Incoming:
+    async def receive(
+        self, stage: str, role: str, *, step: str = MESSAGES_STEP, patience_s: float | None = None
+    ) -> Incoming:
         """The next message from a role that is not acknowledged; the same one until it is.
 
+        step: to which the message belongs in reports, see `disclose`.
         patience_s: how long to wait for it, and for a coordinator that is away; for as long as it takes when not given.
         Raises RemoteError (``partner_silent`` with the partner's name, ``message_order``, ``message_expired``,
         ``session_ended``), Unreachable, and for chunks that do not open InputError ``session_seal``.
@@ -197,7 +213,7 @@ class SessionClient:
                     code="message_order",
                 )
             header = self._header(stage, role, self.membership.role, message.sequence)
-            chunks = self._decrypt(mail, header, pair, message, patience_s)
+            chunks = self._decrypt(mail, header, pair, message, step, patience_s)
             return Incoming(stage, role, message.sequence, message.size, chunks)
 
     async def acknowledge(self, stage: str, role: str, sequence: int, *, patience_s: float | None = None) -> None:
@@ -211,16 +227,49 @@ class SessionClient:
         await self._mail_for(f"from/{stage}/{role}").acknowledge(stage, role, sequence, patience_s=patience_s)
         self._store.faults.reach("acknowledged")
 
+    async def disclose(self, stage: str, *disclosures: Disclosure) -> None:
+        """Keep what steps of a stage tell, for the report. Call it before a step's first message; call it again when
+        more is known. What was said stays.
+
+        Raises InputError (``stage_unknown``, ``role_unknown``).
+        """
+        for told in disclosures:
+            other = told.recipient if told.sender == self.membership.role else told.sender
+            self._check(stage, other)
+            if self.membership.role not in (told.sender, told.recipient):
+                raise InputError(
+                    f"Step {told.step!r} tells what passes between {told.sender} and {told.recipient}.",
+                    hint=f"Tell what {self.membership.role} tells and is told.",
+                    code="role_unknown",
+                )
+        self._store.record.disclose(self.membership.session, stage, disclosures)
+
+    async def finish(self, stage: str, step: str) -> None:
+        """Keep that a step told all that it tells, for the report."""
+        self._store.record.finish(self.membership.session, stage, step)
+
+    async def report(self) -> SessionReport:
+        """What this party told and was told until now, signed. Also of a session that is over."""
+        membership = self._store.past_or_present(self.membership.session)
+        return make_report(self._store, membership, None if membership.ended else await self._view_if_any())
+
+    async def _view_if_any(self) -> SessionView | None:
+        """The session as the coordinator tells it; None where it does not."""
+        try:
+            return await self._status(0.0)
+        except RemoteError:
+            return None
+
     async def status(self) -> SessionView:
         """The session as the coordinator tells it."""
         return await self._status(None)
 
     async def end(self, detail: str = "") -> SessionView:
-        """End the session for all parties, and forget its keys here."""
+        """End the session for all parties, and forget its keys here. `report` goes on to work."""
         body = canonical_json({"detail": detail})
         headers = {"Content-Type": "application/json"}
         answer = await self._mail_for("control").request("POST", "/v1/party/end", body=body, headers=headers)
-        self._store.forget(self.membership.session)
+        self._store.end(self.membership.session, self.membership.role)
         return read_message(SessionView, parsed(answer))
 
     async def _status(self, patience_s: float | None) -> SessionView:
@@ -238,15 +287,22 @@ class SessionClient:
         return receipt
 
     async def _decrypt(
-        self, mail: Mail, header: MessageHeader, pair: bytes, message: Arrived, patience_s: float | None
+        self, mail: Mail, header: MessageHeader, pair: bytes, message: Arrived, step: str, patience_s: float | None
     ) -> AsyncIterator[bytes]:
-        state = stream.expect(header)
+        state, sealed, size = stream.expect(header), hashlib.sha256(), 0
         async for piece in mail.rest(header.stage, header.sender, message, patience_s=patience_s):
+            sealed.update(piece)
+            size += len(piece)
             state, chunk = stream.take(state, pair, piece)
             self._store.faults.reach("opening")
             if chunk:
                 yield chunk
-        if last := stream.close(state):
+        last = stream.close(state)
+        # Before anybody has all of it: what a party saw is in its record, whatever becomes of its process.
+        opened = PassedMessage(header.stage, header.sender, header.sequence, sealed.hexdigest(), size, step)
+        self._store.record.add_opened(header.session, opened)
+        self._store.faults.reach("opened")
+        if last:
             yield last
 
     async def _offer_keys(self, role: str, patience_s: float | None = None) -> PairKeys:

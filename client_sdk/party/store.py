@@ -1,4 +1,5 @@
-"""What a party keeps: its identity, its pins, and for each session its keys, what it has sent and how far it has read.
+"""What a party keeps: its identity, its pins, and for each session its keys, what it has sent and how far it has read,
+and a record of what was told (`coterie.client_sdk.party.record`), which stays when the session is over.
 
 A message is sealed once, into the outbox, before its first byte leaves; after a restart the same sealed bytes are sent
 on. What has been read is counted before it is acknowledged, so that a message that comes again is known.
@@ -11,10 +12,13 @@ from pathlib import Path
 from shutil import rmtree
 from typing import Final
 
-from coterie.client_sdk.device.database import ClientDatabase
+from coterie.client_sdk.device.database import ClientDatabase, add_column
 from coterie.client_sdk.party.faults import PartyFaults
 from coterie.client_sdk.party.pins import Pins
+from coterie.client_sdk.party.record import SCHEMA as RECORD
+from coterie.client_sdk.party.record import PartyRecord
 from coterie.errors import ConfigurationError, InputError
+from coterie.protocol.disclosures import MESSAGES_STEP
 from coterie.protocol.private_files import make_private_folder
 from coterie.protocol.session import KeyOffer, PartyJoined, SessionTerms
 from coterie.protocol.signing import SigningKey
@@ -23,7 +27,7 @@ KEY: Final = "party.key"
 SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS memberships (
     session TEXT PRIMARY KEY, url TEXT NOT NULL, party TEXT NOT NULL, role TEXT NOT NULL, name TEXT NOT NULL,
-    terms TEXT NOT NULL
+    terms TEXT NOT NULL, ended TEXT
 );
 CREATE TABLE IF NOT EXISTS keys (
     session TEXT NOT NULL, partner TEXT NOT NULL, private BLOB NOT NULL, own TEXT NOT NULL, other TEXT,
@@ -32,6 +36,7 @@ CREATE TABLE IF NOT EXISTS keys (
 CREATE TABLE IF NOT EXISTS outbox (
     session TEXT NOT NULL, stage TEXT NOT NULL, recipient TEXT NOT NULL, sequence INTEGER NOT NULL,
     plain TEXT NOT NULL, sealed TEXT NOT NULL, size INTEGER NOT NULL, body BLOB, sent INTEGER NOT NULL,
+    step TEXT NOT NULL DEFAULT 'messages',
     PRIMARY KEY (session, stage, recipient, sequence)
 );
 CREATE TABLE IF NOT EXISTS inbox (
@@ -46,6 +51,7 @@ class PartyMembership:
     """A role that this party has taken.
 
     name: the session's.
+    ended: why the session is over here; None while this party has not ended it.
     """
 
     url: str
@@ -53,6 +59,7 @@ class PartyMembership:
     role: str
     name: str
     terms: SessionTerms
+    ended: str | None = None
 
     @property
     def session(self) -> str:
@@ -79,6 +86,7 @@ class Outgoing:
     plain, sealed: SHA-256 of the message and of its sealed bytes, hex.
     size: of the sealed bytes.
     body: the sealed bytes where they are few; None where they are in `PartyStore.spool`, or are sent already.
+    step: which step of the stage it belongs to.
     """
 
     session: str
@@ -90,6 +98,7 @@ class Outgoing:
     size: int
     body: bytes | None = field(default=None, repr=False)
     is_sent: bool = False
+    step: str = MESSAGES_STEP
 
 
 class PartyStore:
@@ -101,7 +110,11 @@ class PartyStore:
         self.key = SigningKey.load_or_create(folder / KEY)
         self.pins = Pins(folder)
         self.faults = PartyFaults.from_environment()
-        self._database = ClientDatabase(folder, SCHEMA, "party.db")
+        self._database = ClientDatabase(folder, f"{SCHEMA};{RECORD}", "party.db")
+        with self._database.transaction() as database:  # of folders that an earlier version made
+            add_column(database, "memberships", "ended", "TEXT")
+            add_column(database, "outbox", "step", f"TEXT NOT NULL DEFAULT '{MESSAGES_STEP}'")
+        self.record = PartyRecord(self._database)
         self._sweep()
 
     def close(self) -> None:
@@ -113,7 +126,7 @@ class PartyStore:
         InputError ``session_terms`` where the session had other terms before.
         """
         made = PartyMembership(url, joined.party, joined.role, joined.name, joined.terms)
-        before = next((each for each in self.memberships() if each.session == made.session), made)
+        before = next((each for each in self._memberships() if each.session == made.session), made)
         if before.role != made.role:
             raise ConfigurationError(
                 f"{self.folder} holds the role {before.role} of session {made.session}, and this token is for the role "
@@ -130,16 +143,19 @@ class PartyStore:
             )
         values = (made.session, url, made.party, made.role, made.name, made.terms.model_dump_json(exclude_unset=True))
         with self._database.transaction() as database:
-            database.execute("INSERT OR REPLACE INTO memberships VALUES (?, ?, ?, ?, ?, ?)", values)
+            database.execute("INSERT OR REPLACE INTO memberships VALUES (?, ?, ?, ?, ?, ?, NULL)", values)
         self.faults.reach("joined")
         return made
 
     def memberships(self) -> list[PartyMembership]:
-        """Every role that this party has taken, the oldest session first."""
-        rows = self._database.execute("SELECT url, party, role, name, terms FROM memberships ORDER BY session")
+        """Every role that this party has taken and not ended, the oldest session first."""
+        return [each for each in self._memberships() if each.ended is None]
+
+    def _memberships(self) -> list[PartyMembership]:
+        query = "SELECT url, party, role, name, terms, ended FROM memberships ORDER BY session"
         return [
-            PartyMembership(url, party, role, name, SessionTerms.model_validate_json(terms))
-            for url, party, role, name, terms in rows
+            PartyMembership(url, party, role, name, SessionTerms.model_validate_json(terms), ended)
+            for url, party, role, name, terms, ended in self._database.execute(query)
         ]
 
     def membership(self, session: str | None = None) -> PartyMembership:
@@ -147,7 +163,14 @@ class PartyStore:
 
         Raises ConfigurationError ``session_unknown``.
         """
-        found = [each for each in self.memberships() if session is None or each.session.endswith(session)]
+        return self._only(self.memberships(), session)
+
+    def past_or_present(self, session: str | None = None) -> PartyMembership:
+        """As `membership`, also of a session that this party has ended."""
+        return self._only(self._memberships(), session)
+
+    def _only(self, memberships: list[PartyMembership], session: str | None) -> PartyMembership:
+        found = [each for each in memberships if session is None or each.session.endswith(session)]
         if len(found) == 1:
             return found[0]
         listed = ", ".join(f"{each.session} ({each.name})" for each in found)
@@ -159,12 +182,13 @@ class PartyStore:
             code="session_unknown",
         )
 
-    def forget(self, session: str) -> None:
-        """Delete what belongs to a session that is over, its private keys first of all."""
+    def end(self, session: str, reason: str) -> None:
+        """Delete what only a session that goes on needs, its private keys first of all. What a report needs stays."""
         spools = [self.spool(each) for each in self.unsent(session)]
         with self._database.transaction() as database:
-            for table in ("keys", "outbox", "inbox", "memberships"):
-                database.execute(f"DELETE FROM {table} WHERE session = ?", (session,))
+            database.execute("UPDATE keys SET private = x'' WHERE session = ?", (session,))
+            database.execute("UPDATE outbox SET body = NULL WHERE session = ?", (session,))
+            database.execute("UPDATE memberships SET ended = ? WHERE session = ?", (reason, session))
         for path in spools:
             path.unlink(missing_ok=True)
         rmtree(self.folder_of_alignments(session), ignore_errors=True)
@@ -211,18 +235,18 @@ class PartyStore:
         return [*self._outgoing("session = ? AND sent = 0 ORDER BY stage, recipient, sequence", (session,))]
 
     def _outgoing(self, where: str, values: tuple[object, ...]) -> Iterator[Outgoing]:
-        columns = "session, stage, recipient, sequence, plain, sealed, size, body, sent"
+        columns = "session, stage, recipient, sequence, plain, sealed, size, body, step, sent"
         for row in self._database.execute(f"SELECT {columns} FROM outbox WHERE {where}", values).fetchall():
-            yield Outgoing(*row[:8], is_sent=bool(row[8]))
+            yield Outgoing(*row[:8], step=row[8], is_sent=bool(row[9]))
 
     def put(self, message: Outgoing) -> None:
         """Put a sealed message into the outbox. A spool is durable already."""
         if message.body is None:
             self.faults.reach("spooled")
         fields = (message.session, message.stage, message.recipient, message.sequence)
-        values = (*fields, message.plain, message.sealed, message.size, message.body)
+        values = (*fields, message.plain, message.sealed, message.size, message.body, message.step)
         with self._database.transaction() as database:
-            database.execute("INSERT INTO outbox VALUES (?, ?, ?, ?, ?, ?, ?, ?, 0)", values)
+            database.execute("INSERT INTO outbox VALUES (?, ?, ?, ?, ?, ?, ?, ?, 0, ?)", values)
         self.faults.reach("sealed")
 
     def sent(self, message: Outgoing) -> None:

@@ -43,6 +43,7 @@ from coterie.aggregation.vertical.trees.terms import TreeTerms
 from coterie.client_sdk.party.learner_store import LearnerCall
 from coterie.client_sdk.party.party import Session
 from coterie.client_sdk.party.role_calls import Given, RoleCalls
+from coterie.client_sdk.party.telling import told_by_trees
 from coterie.client_sdk.party.tree_terms import check_roles
 from coterie.errors import ArgumentTypeError, ConfigurationError
 from coterie.privacy.he.batches import CipherPool
@@ -186,7 +187,14 @@ class TreeLearner:
         return self._make("predict", read, lambda call: self._predict(call, read))[1].get(PREDICTION)
 
     def _make(self, task: TaskName, rows: _Rows, work: Callable[[LearnerCall], Given]) -> Given:
-        return self._calls.make(task, rows.arrays(), 1, self._begin, work)
+        return self._calls.make(
+            task,
+            rows.arrays(),
+            1,
+            begin=self._begin,
+            tells=lambda call: told_by_trees(self._terms, self._role, call),
+            work=work,
+        )
 
     def _begin(self, call: LearnerCall) -> ArraysByName:
         if call.task != "train":

@@ -20,6 +20,8 @@ async def session_view(coordinator: Coordinator, session: AsyncSession, identifi
             hint="`coterie sessions list` shows them.",
             code="session_unknown",
         )
+    # A session whose time is over is so before it is swept.
+    is_expired = row.state == sessions.OPEN and row.expires_at <= now_ms()
     terms = sessions.terms_of(row)
     places = {place.role: place for place in await sessions.parties(session, identifier)}
     loads = await mailbox.load(session, identifier, now_ms())
@@ -41,8 +43,8 @@ async def session_view(coordinator: Coordinator, session: AsyncSession, identifi
         id=row.id,
         name=row.name,
         terms=terms,
-        state="open" if row.state == sessions.OPEN else "ended",
-        reason=row.reason,
+        state="open" if row.state == sessions.OPEN and not is_expired else "ended",
+        reason=sessions.EXPIRED if is_expired else row.reason,
         detail=row.detail,
         parties=tuple(parties),
         messages=sum(load.messages for load in loads.values()),

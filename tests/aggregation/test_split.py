@@ -10,7 +10,7 @@ from split_kit import Central, InOnePlace, batches, network, rows
 
 from coterie import errors
 from coterie.aggregation.plan.check_session import SessionPlan, check_session_manifest, check_session_plan
-from coterie.aggregation.plan.session_manifest import Disclosure, RolePart, SessionManifest
+from coterie.aggregation.plan.session_manifest import RolePart, SessionManifest
 from coterie.aggregation.vertical.compile import compile_split
 from coterie.aggregation.vertical.split import FeatureRole
 from coterie.compute import nn, optim
@@ -110,7 +110,7 @@ def test_a_cut_is_told_and_a_plan_without_one_has_the_bytes_of_before() -> None:
     )
     manifest = compile_split(network(cut=cut)).manifest
     assert SessionManifest.from_bytes(manifest.data) == manifest and manifest.cut == cut
-    told = {(d.sender, d.task, d.key): d for d in manifest.disclosures() if "registry" in (d.sender, d.recipient)}
+    told = {(d.sender, d.step, d.key): d for d in manifest.disclosures() if "registry" in (d.sender, d.recipient)}
     embedding, gradient = told["registry", "predict", "embedding"], told["clinic", "train", "gradient"]
     assert (embedding.form, embedding.size) == ("int4", 16 * 4 // 2 + 8)
     assert embedding.protection == "norm at most 1, noise 0.5"
@@ -127,11 +127,12 @@ def test_a_plan_is_its_bytes_and_holds_no_weights() -> None:
 
 
 def test_a_plan_says_what_each_role_tells_the_others() -> None:
-    told = list(compile_split(network()).manifest.disclosures())
-    embedding = Disclosure(sender="registry", recipient="clinic", task="train", key="embedding", numbers=4, size=128)
-    gradient = Disclosure(sender="clinic", recipient="insurer", task="train", key="gradient", numbers=2, size=64)
-    assert embedding in told and gradient in told
-    assert {(d.sender, d.recipient) for d in told if d.task == "predict"} == {
+    plan = compile_split(network()).manifest
+    told = [(d.step, d.sender, d.recipient, d.kind, d.numbers, d.size) for d in plan.disclosures()]
+    assert ("train", "registry", "clinic", "embeddings", 4, 128) in told
+    assert ("train", "clinic", "insurer", "gradients", 2, 64) in told
+    assert {d.plan for d in plan.disclosures()} == {plan.id}
+    assert {(d.sender, d.recipient) for d in plan.disclosures() if d.step == "predict"} == {
         ("registry", "clinic"),
         ("insurer", "clinic"),
     }

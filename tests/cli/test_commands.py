@@ -61,6 +61,8 @@ COMMANDS = (
     "party send",
     "party receive",
     "party align",
+    "party report",
+    "audit session",
     "events",
     "budget show",
     "budget verify",

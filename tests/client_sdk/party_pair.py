@@ -2,7 +2,8 @@
 after the other, and started again on its folder.
 
 Run with the coordinator's URL, a folder, and for each party its token and the points, divided by commas. Prints one
-JSON object: how the processes of each party ended, and what it received.
+JSON object: how the processes of each party ended, and what it received. The last process of each leaves its report
+in its folder, `REPORT`.
 """
 
 import asyncio
@@ -20,9 +21,10 @@ from coterie.protocol.canonical import sha256_hex
 from tests.patience import patience
 
 PATIENCE_S = 150.0
+REPORT = "party.report"
 SIZES = (0, 5, 100_000, 5_000_000, 65_536, 1)
 """Messages in a row, in one part and in several, and in as many chunks."""
-OF_RECEIVING = ("opening", "worked_in", "acknowledged")
+OF_RECEIVING = ("opening", "opened", "worked_in", "acknowledged")
 """The points that a party reaches by what it receives."""
 
 
@@ -80,6 +82,7 @@ async def work(url: str, token: str, folder: Path, point: str | None) -> None:
             await receive()
         while (await session.status()).messages:  # an answer to an acknowledgement may have been lost
             await asyncio.sleep(0.05)
+    (folder / REPORT).write_bytes((await session.report()).to_bytes())
     await party.close()
 
 

@@ -1,5 +1,5 @@
 """One role of a split network as a program: ``split_role URL FOLDER TOKEN ROLE``. Started again on the same folder, it
-makes the same calls.
+makes the same calls. Leaves its report in its folder, `REPORT`.
 
 Every weight begins at a number of its own name, so that two runs can be compared bit for bit. Prints one JSON object:
 digests of its part of the model, the metric sums of each epoch, and the predictions.
@@ -26,6 +26,7 @@ from coterie.protocol.schema import DataSchema, Feature, Label
 from tests.patience import patience
 
 ROWS = 50
+REPORT = "party.report"
 
 
 class Fixed(nn.Module):
@@ -92,6 +93,7 @@ def main(url: str, folder: Path, token: str, role: str) -> None:
         trained = learner.train(given)
         measured = learner.evaluate(given)
         predicted = learner.predict({name: value for name, value in given.items() if name != "ill"})
+        (folder / REPORT).write_bytes(session.report().to_bytes())
         print(
             json.dumps(
                 {

@@ -1,5 +1,5 @@
 """SIGKILL at every point of a party, and of both and their coordinator in one exchange: each message arrives once, in
-its order, and whole.
+its order, and whole, and the reports of both agree.
 """
 
 import json
@@ -12,13 +12,15 @@ from pathlib import Path
 from queue import Queue
 from typing import Any
 
-from party_pair import SIZES, body
+from party_pair import REPORT, SIZES, body
 from sdk_kit import Coordinator, clean_environment, coordinator_process
 
 from coterie.client_sdk.control.control import Control
 from coterie.client_sdk.party.faults import PartyFaults
 from coterie.protocol.canonical import sha256_hex
-from coterie.protocol.session import PartyRole, SessionCreate
+from coterie.protocol.report_audit import ReportAudit, audit_reports
+from coterie.protocol.session import PartyRole, SessionCreate, fingerprint
+from coterie.protocol.session_report import read_report
 from tests.patience import patience
 from tests.ports import steady_port
 
@@ -48,6 +50,10 @@ def exchanged(coordinator: Coordinator, folder: Path, lives: tuple[tuple[str, ..
     assert told["codes"] == [[*([-signal.SIGKILL] * len(points)), 0] for points in lives], done.stderr
     for other, received in zip(reversed(ROLES), told["received"], strict=True):
         assert received == {str(number): sha256_hex(body(other, number)) for number in range(len(SIZES))}
+    reports = [read_report((folder / f"party-{place}" / REPORT).read_bytes(), REPORT) for place in range(len(ROLES))]
+    pins = {report.party: fingerprint(report.identity) for report in reports}
+    assert audit_reports(reports, pins) == ReportAudit((), ())
+    assert [lane.messages for report in reports for lane in report.lanes] == [len(SIZES)] * 4
 
 
 def test_a_party_killed_at_every_point_sends_and_receives_everything_once(tmp_path: Path) -> None:

@@ -117,7 +117,7 @@ def test_fewer_bytes_are_sent_and_no_more_than_are_told(coordinator: Coordinator
                 lambda here=here: here.train({"ill": split_role.rows("owner")["ill"]}),
                 lambda there=there: there.train(split_role.rows("feature")),
             )
-        told = next(d for d in plan.manifest.disclosures() if d.sender == "feature" and d.task == "train")
+        told = next(d for d in plan.manifest.disclosures() if d.sender == "feature" and d.step == "train")
         # Two about the call itself, then one a batch.
         sizes[form] = sent[2:]
         assert len(sizes[form]) == 2 and told.form == form
@@ -154,7 +154,7 @@ def test_the_secret_of_a_folder_stays_for_its_sessions(coordinator: Coordinator,
     """Labels that were drawn once are drawn alike for the same rows: a second training of them tells nothing more."""
     plan = compile_split(network(CUT))
     with paired(coordinator, tmp_path) as pair, pair.learners(plan) as (here, there):
-        first = here._progress.secret  # pyright: ignore[reportPrivateUsage]
+        first = here._calls.secret  # pyright: ignore[reportPrivateUsage]
         both(
             lambda: here.train({"ill": split_role.rows("owner")["ill"]}),
             lambda: there.train(split_role.rows("feature")),
@@ -162,5 +162,5 @@ def test_the_secret_of_a_folder_stays_for_its_sessions(coordinator: Coordinator,
     with paired(coordinator, tmp_path / "next") as later:
         kept = replace(later, folder=tmp_path)
         with kept.learners(plan) as (here, _):
-            assert here._progress.secret == first  # pyright: ignore[reportPrivateUsage]
-            assert len(bytes.fromhex(first)) == 32 and first not in repr(here._progress)  # pyright: ignore[reportPrivateUsage]
+            assert here._calls.secret == first  # pyright: ignore[reportPrivateUsage]
+            assert len(bytes.fromhex(first)) == 32 and first not in repr(here._calls._progress)  # pyright: ignore[reportPrivateUsage]

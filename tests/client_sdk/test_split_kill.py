@@ -1,4 +1,6 @@
-"""SIGKILL at every point of a role that learns: both roles end with the bits of those that nobody killed."""
+"""SIGKILL at every point of a role that learns: both roles end with the bits of those that nobody killed, and with
+reports that agree.
+"""
 
 import json
 import signal
@@ -12,6 +14,10 @@ from sdk_kit import Coordinator, clean_environment
 from split_sessions import both, tokens_of
 
 from coterie.client_sdk.party.faults import LearnerFaults, PartyFaults
+from coterie.protocol.disclosures import MESSAGES_STEP
+from coterie.protocol.report_audit import ReportAudit, audit_reports
+from coterie.protocol.session import fingerprint
+from coterie.protocol.session_report import read_report
 from tests.patience import patience
 
 SCRIPT = Path(split_role.__file__)
@@ -68,4 +74,8 @@ def test_roles_that_are_killed_end_with_the_bits_of_those_that_are_not(
     )
     killed = run(tmp_path / "killed", tokens_of(coordinator), LIVES)
     assert calm == killed
+    reports = [read_report((tmp_path / "killed" / role / split_role.REPORT).read_bytes(), role) for role in LIVES]
+    pins = {report.party: fingerprint(report.identity) for report in reports}
+    assert audit_reports(reports, pins) == ReportAudit((), ())
+    assert all(step.is_done and step.step != MESSAGES_STEP for report in reports for step in report.steps)
     assert [epoch["examples"] for epoch in calm[0]["epochs"]] == [split_role.ROWS] * 3

@@ -137,7 +137,7 @@ def test_what_partners_see_is_what_the_plan_says(coordinator: Coordinator, tmp_p
             store = sender._client._store  # pyright: ignore[reportPrivateUsage]
             # Two about the call itself, then one a batch: seven batches in each of three epochs.
             assert store.next_outgoing(sender.membership.session, STAGE, role) == 2 + 7 * 3
-    told = {(d.sender, d.task): d.numbers for d in plan.manifest.disclosures()}
+    told = {(d.sender, d.step): d.numbers for d in plan.manifest.disclosures()}
     assert told[("feature", "train")] == told[("owner", "train")] == 2
 
 
