@@ -9,15 +9,17 @@ installed. The budgets are for 2048 bits.
 
 `trees`: the default_credit data of FATE's examples (30 000 rows; the label owner has 13 columns and the label, the
 feature owner 10), trees of depth 3 and at most 64 bins. `seconds` is the time of all trees, both parties one after the
-other on this machine, over `--processes` processes each; with fewer `--trees` than 64 the figure is that of the trees
-that were grown times 64 over their number, and `details` say so. `same_trees` is the number of nodes in which those
-trees differ from the joined table's. `auc` is of training on the joined table, whose trees are the same: on all rows
-trained on, and on a held-out third with 64 trees of the other rows, with XGBoost's beside it where it is installed.
+other on this machine, over `--processes` processes each (`processor_seconds` is theirs together); with fewer `--trees`
+than 64 both are those of the trees that were grown times 64 over their number, and `details` say so. `same_trees` is
+the number of nodes in which those trees differ from the joined table's. `auc` is of training on the joined table, whose
+trees are the same: on all rows trained on, and on a held-out third with 64 trees of the other rows, with XGBoost's
+beside it where it is installed.
 """
 
 import argparse
 import gzip
 import os
+import resource
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -133,9 +135,9 @@ def trees(folder: Path, options: argparse.Namespace) -> Iterator[Line]:
     for name in options.cases:
         changes, budget = CASES[name]
         asked = replace(terms, trees=grown, **changes)
-        start = time.perf_counter()
+        start, busy = time.perf_counter(), processor_seconds()
         apart = grow_together(asked, binned, labels, key, seed=seed, processes=options.processes)
-        seconds = time.perf_counter() - start
+        seconds, busy = time.perf_counter() - start, processor_seconds() - busy
         joined = grow_centrally(asked, binned, labels, seed=seed)
         yield Line(
             f"trees_{bits}_{name}_seconds",
@@ -145,6 +147,7 @@ def trees(folder: Path, options: argparse.Namespace) -> Iterator[Line]:
             details={
                 "trees_grown": grown,
                 "extrapolated": grown != TREES,
+                "processor_seconds": busy * TREES / grown,
                 "rows": len(labels),
                 "depth": DEPTH,
                 "bins": BINS,
@@ -154,6 +157,11 @@ def trees(folder: Path, options: argparse.Namespace) -> Iterator[Line]:
         )
         yield Line(f"trees_{bits}_{name}_same_trees", differing(apart.owner, joined.owner), "nodes", budget=at_most(0))
     yield from quality(terms, binned, labels, own, other)
+
+
+def processor_seconds() -> float:
+    """Of this process and of those that it started and that have ended."""
+    return sum(sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
 
 
 def differing(one: LabelState, other: LabelState) -> int:
