@@ -39,7 +39,7 @@ from coterie.aggregation.vertical.trees.terms import TreeTerms
 from coterie.aggregation.vertical.trees.together import GrownTogether, grow_centrally, grow_together
 from coterie.aggregation.whole_metrics import auc
 from coterie.privacy.he.fixed_base import WINDOW, window_for
-from coterie.privacy.he.keys import PrivateKey, make_key
+from coterie.privacy.he.keys import PaillierPrivateKey, make_key
 from coterie.privacy.he.paillier import Decryption, with_private, with_public
 
 BUDGETS_MS = {"encrypt": 0.6, "add": 0.01, "decrypt": 5.0}
@@ -90,7 +90,7 @@ def paillier(bits: int, quick: bool) -> Iterator[Line]:
         )
 
 
-def peers(key: PrivateKey) -> dict[str, Callable[[], object]]:
+def peers(key: PaillierPrivateKey) -> dict[str, Callable[[], object]]:
     """The same calls of phe."""
     if find_spec("phe") is None:
         return {}

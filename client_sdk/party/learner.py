@@ -25,7 +25,7 @@ from coterie.client_sdk.party.agreement import HEADER_BYTES, KEY, elsewhere, ste
 from coterie.client_sdk.party.learner_store import LearnerCall
 from coterie.client_sdk.party.party import Session
 from coterie.client_sdk.party.plans import require_plan
-from coterie.client_sdk.party.role_calls import Given, RoleCalls
+from coterie.client_sdk.party.role_calls import CallResult, RoleCalls
 from coterie.client_sdk.rows.allowed import check_readable
 from coterie.client_sdk.rows.loading import DataSource, load_data
 from coterie.compute.data.batches import Batches
@@ -139,7 +139,9 @@ class Learner:
         """
         return self._call("predict", rows, _ignore)[1].get(PREDICTION)
 
-    def _call(self, task: TaskName, rows: DataSource, on_epoch: Callable[[int, Mapping[str, float]], None]) -> Given:
+    def _call(
+        self, task: TaskName, rows: DataSource, on_epoch: Callable[[int, Mapping[str, float]], None]
+    ) -> CallResult:
         """The next call and what it gave: now, or in an earlier program."""
         arrays = load_data(rows, _schema_of(self._part.schema, task), allowed=self._columns)
         return self._calls.make(
@@ -164,7 +166,7 @@ class Learner:
 
     def _work(
         self, call: LearnerCall, arrays: ArraysByName, on_epoch: Callable[[int, Mapping[str, float]], None]
-    ) -> Given:
+    ) -> CallResult:
         """Every batch that is left of a call."""
         tensors, training, train = self._calls.tensors, self._plan.manifest.training, call.task == "train"
         stages = [stage for stage in self._part.stages_of(call.task) if stage.over != "once"]

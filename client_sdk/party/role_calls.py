@@ -24,7 +24,7 @@ from coterie.protocol.arrays import ArraysByName
 STAGE: Final = "learning"
 """The stage of a session in which roles that learn send what they send."""
 
-Given: TypeAlias = tuple[LearnerCall, ArraysByName]
+CallResult: TypeAlias = tuple[LearnerCall, ArraysByName]
 """A call that is done, and what it gave."""
 
 
@@ -82,8 +82,8 @@ class RoleCalls:
         arrays: ArraysByName,
         threads: int,
         begin: Callable[[LearnerCall], ArraysByName],
-        work: Callable[[LearnerCall], Given],
-    ) -> Given:
+        work: Callable[[LearnerCall], CallResult],
+    ) -> CallResult:
         """The next call and what it gave: now, or in an earlier program.
 
         arrays: the rows that it is about.
@@ -137,8 +137,8 @@ class RoleCalls:
         self,
         asked: LearnerCall,
         begin: Callable[[LearnerCall], ArraysByName],
-        work: Callable[[LearnerCall], Given],
-    ) -> Given:
+        work: Callable[[LearnerCall], CallResult],
+    ) -> CallResult:
         """The call, from where it was broken off, and what it gives."""
         begun = self._progress.call
         # What failed in this process has read on.

@@ -17,7 +17,7 @@ from coterie.errors import ArgumentValueError
 from coterie.privacy.entropy import Entropy, draw
 from coterie.privacy.he.arithmetic import Arithmetic, fast
 from coterie.privacy.he.fixed_base import WINDOW, FixedBase
-from coterie.privacy.he.keys import PrivateKey, PublicKey
+from coterie.privacy.he.keys import PaillierPrivateKey, PaillierPublicKey
 
 Masks: TypeAlias = Callable[[bytes], int]
 """A random exponent, little-endian, to that power of h modulo n²."""
@@ -31,7 +31,7 @@ class Paillier:
     Making one costs as much as a hundred encryptions, for the table.
     """
 
-    def __init__(self, key: PublicKey, masks: Masks, arithmetic: Arithmetic) -> None:
+    def __init__(self, key: PaillierPublicKey, masks: Masks, arithmetic: Arithmetic) -> None:
         self.key, self.arithmetic = key, arithmetic
         self._masks = masks
         self.square = arithmetic.number(key.square)
@@ -71,7 +71,7 @@ class Paillier:
 class Decryption:
     """What the owner of a key can do beside: decrypt, modulo p² and q² apart (Paillier 1999, section 7)."""
 
-    def __init__(self, key: PrivateKey, arithmetic: Arithmetic | None = None) -> None:
+    def __init__(self, key: PaillierPrivateKey, arithmetic: Arithmetic | None = None) -> None:
         self._arithmetic = arithmetic or fast()
         number, inverse = self._arithmetic.number, self._arithmetic.inverse
         self._limit, self._modulus = key.public.limit, number(key.public.modulus)
@@ -91,7 +91,7 @@ class Decryption:
         return number if number <= self._limit else number - int(self._modulus)
 
 
-def with_public(key: PublicKey, arithmetic: Arithmetic | None = None, *, window: int = WINDOW) -> Paillier:
+def with_public(key: PaillierPublicKey, arithmetic: Arithmetic | None = None, *, window: int = WINDOW) -> Paillier:
     """For everybody.
 
     arithmetic: gmpy2's when not given. window: of the table, see `fixed_base`; wider for who encrypts thousands.
@@ -102,7 +102,7 @@ def with_public(key: PublicKey, arithmetic: Arithmetic | None = None, *, window:
     return Paillier(key, table.power, library)
 
 
-def with_private(key: PrivateKey, arithmetic: Arithmetic | None = None, *, window: int = WINDOW) -> Paillier:
+def with_private(key: PaillierPrivateKey, arithmetic: Arithmetic | None = None, *, window: int = WINDOW) -> Paillier:
     """For the owner, whose masks are made modulo p² and q² apart: the same ciphertexts of the same entropy.
 
     Arguments as of `with_public`.
@@ -120,12 +120,12 @@ def with_private(key: PrivateKey, arithmetic: Arithmetic | None = None, *, windo
     return Paillier(key.public, masks, library)
 
 
-def exponent_size(key: PublicKey) -> int:
+def exponent_size(key: PaillierPublicKey) -> int:
     """The bytes of a random exponent: half as many bits as n has."""
     return -(-key.bits // (2 * _BYTE))
 
 
-def check_plain(key: PublicKey, number: int) -> None:
+def check_plain(key: PaillierPublicKey, number: int) -> None:
     """Raise ArgumentValueError (``plaintext_range``) for a number that the key cannot hold."""
     if not -key.limit <= number <= key.limit:
         raise ArgumentValueError(

@@ -132,8 +132,9 @@ def test_missing_values_go_where_they_gain_most() -> None:
 def test_terms_that_cannot_be_are_refused(changes: dict[str, Any]) -> None:
     good = to_json(terms_of())
     assert TreeTerms.from_json(good) == terms_of()
+    asked: dict[str, Any] = {"label_owner": "clinic", "feature_owners": ("registry",), **changes}
     with pytest.raises(ConfigurationError) as caught:
-        TreeTerms(**{"label_owner": "clinic", "feature_owners": ("registry",), **changes})
+        TreeTerms(**asked)
     assert caught.value.reason == "trees_invalid"
     if changes.get("min_gain") is None:
         with pytest.raises(ConfigurationError) as caught:
