@@ -7,7 +7,8 @@ of two ciphertexts holds the sum of their numbers modulo n: whoever adds must kn
 Guarantees: what is encrypted says nothing of the number to who has the public key alone (decisional composite
 residuosity, and that short powers of h look like any). A ciphertext that was added or multiplied tells the owner of the
 key *which* ciphertexts went into it unless it was blinded anew (`Paillier.blind`), as every result must be before it is
-sent.
+sent. Blinded by who has the public key, with an exponent of 64 bits more than n, it is within 2**-64 of one that
+depends on the number alone, whatever its owner knows or can compute, where h and the ciphertexts are made as here.
 """
 
 from collections.abc import Callable
@@ -22,6 +23,8 @@ from coterie.privacy.he.keys import PaillierPrivateKey, PaillierPublicKey
 Masks: TypeAlias = Callable[[bytes], int]
 """A random exponent, little-endian, to that power of h modulo n²."""
 _BYTE: Final = 8
+_MARGIN: Final = 8
+"""Bytes of an exponent beyond those of n, after which its power is as good as any."""
 
 
 @final
@@ -31,9 +34,9 @@ class Paillier:
     Making one costs as much as a hundred encryptions, for the table.
     """
 
-    def __init__(self, key: PaillierPublicKey, masks: Masks, arithmetic: Arithmetic) -> None:
+    def __init__(self, key: PaillierPublicKey, masks: Masks, arithmetic: Arithmetic, blinding: int) -> None:
         self.key, self.arithmetic = key, arithmetic
-        self._masks = masks
+        self._masks, self._blinding = masks, blinding
         self.square = arithmetic.number(key.square)
         self._modulus = arithmetic.number(key.modulus)
         self._exponent = exponent_size(key)
@@ -41,13 +44,13 @@ class Paillier:
     def encrypt(self, number: int, entropy: Entropy) -> int:
         """A fresh ciphertext. Raises ArgumentValueError (``plaintext_range``) for |number| above ``key.limit``."""
         check_plain(self.key, number)
-        return (1 + number * self._modulus) * self._mask(entropy) % self.square
+        return (1 + number * self._modulus) * self._masks(draw(entropy, self._exponent)) % self.square
 
     def blind(self, cipher: int, entropy: Entropy) -> int:
         """A ciphertext of the same number that nobody can connect with the given one, not even the key's owner with
         the numbers that went into it.
         """
-        return cipher * self._mask(entropy) % self.square
+        return cipher * self._masks(draw(entropy, self._blinding)) % self.square
 
     def add(self, first: int, second: int) -> int:
         """A ciphertext of the sum, to be blinded before it is sent."""
@@ -62,9 +65,6 @@ class Paillier:
     def zero(self) -> int:
         """The ciphertext 1 of 0, open to everybody: where a sum begins."""
         return self.arithmetic.number(1)
-
-    def _mask(self, entropy: Entropy) -> int:
-        return self._masks(draw(entropy, self._exponent))
 
 
 @final
@@ -98,8 +98,9 @@ def with_public(key: PaillierPublicKey, arithmetic: Arithmetic | None = None, *,
     Raises ConfigurationError (``extra_missing``).
     """
     library = arithmetic or fast()
-    table = FixedBase(key.base, key.square, exponent_size(key), library, window)
-    return Paillier(key, table.power, library)
+    blinding = 2 * exponent_size(key) + _MARGIN
+    table = FixedBase(key.base, key.square, blinding, library, window)
+    return Paillier(key, table.power, library, blinding)
 
 
 def with_private(key: PaillierPrivateKey, arithmetic: Arithmetic | None = None, *, window: int = WINDOW) -> Paillier:
@@ -117,7 +118,8 @@ def with_private(key: PaillierPrivateKey, arithmetic: Arithmetic | None = None, 
         first = by_p.power(exponent)
         return first + (by_q.power(exponent) - first) * inverse % q_square * p_square
 
-    return Paillier(key.public, masks, library)
+    # The owner blinds against others, who lack the primes.
+    return Paillier(key.public, masks, library, size)
 
 
 def exponent_size(key: PaillierPublicKey) -> int:

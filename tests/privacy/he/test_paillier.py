@@ -75,6 +75,20 @@ def test_a_sum_that_was_not_blinded_tells_what_went_into_it() -> None:
     assert paillier.blind(total, urandom) not in guesses.values()
 
 
+def test_who_has_the_public_key_blinds_with_an_exponent_beyond_every_order() -> None:
+    key, drawn = small_key(), list[int]()
+
+    def noting(count: int) -> bytes:
+        drawn.append(count)
+        return urandom(count)
+
+    everybody, owner = with_public(key.public), with_private(key)
+    cipher = everybody.encrypt(1, noting)
+    everybody.blind(cipher, noting)
+    owner.blind(cipher, noting)
+    assert drawn == [key.public.bits // 16, key.public.bits // 8 + 8, key.public.bits // 16]
+
+
 def test_the_owner_and_everybody_make_the_same_ciphertext_of_the_same_entropy(arithmetic: Arithmetic) -> None:
     key = small_key()
     everybody, owner = with_public(key.public, arithmetic), with_private(key, arithmetic)
