@@ -21,7 +21,7 @@ from coterie.aggregation.plan.stage import PREDICTION, TaskName
 from coterie.client_sdk.party.learner_store import LearnerCall
 from coterie.client_sdk.party.party import Session
 from coterie.client_sdk.party.plans import require_plan
-from coterie.client_sdk.party.role_calls import Given, RoleCalls
+from coterie.client_sdk.party.role_calls import CallResult, RoleCalls
 from coterie.client_sdk.party.role_work import Awaited, BatchDone, RoleWork, Sent, partners_of
 from coterie.client_sdk.party.telling import told_by_plan
 from coterie.client_sdk.rows.allowed import check_readable
@@ -135,7 +135,7 @@ class Learner:
 
     def _call(
         self, task: TaskName, rows: DataSource | int, on_epoch: Callable[[int, Mapping[str, float]], None]
-    ) -> Given:
+    ) -> CallResult:
         """The next call and what it gave: now, or in an earlier program."""
         arrays = self._role.rows_of(task, rows, self._columns)
         return self._calls.make(
@@ -154,7 +154,7 @@ class Learner:
 
     def _work(
         self, call: LearnerCall, arrays: ArraysByName, on_epoch: Callable[[int, Mapping[str, float]], None]
-    ) -> Given:
+    ) -> CallResult:
         """Every batch that is left of a call."""
         work, answer = self._role.work(call, arrays, self._calls.tensors), b""
         try:

@@ -25,7 +25,7 @@ from coterie.protocol.disclosures import Disclosure
 STAGE: Final = "learning"
 """The stage of a session in which roles that learn send what they send."""
 
-Given: TypeAlias = tuple[LearnerCall, ArraysByName]
+CallResult: TypeAlias = tuple[LearnerCall, ArraysByName]
 """A call that is done, and what it gave."""
 
 
@@ -97,8 +97,8 @@ class RoleCalls:
         *,
         begin: Callable[[LearnerCall], ArraysByName],
         tells: Callable[[LearnerCall], Sequence[Disclosure]],
-        work: Callable[[LearnerCall], Given],
-    ) -> Given:
+        work: Callable[[LearnerCall], CallResult],
+    ) -> CallResult:
         """The next call and what it gave: now, or in an earlier program.
 
         arrays: the rows that it is about.
@@ -149,8 +149,8 @@ class RoleCalls:
         asked: LearnerCall,
         begin: Callable[[LearnerCall], ArraysByName],
         tells: Callable[[LearnerCall], Sequence[Disclosure]],
-        work: Callable[[LearnerCall], Given],
-    ) -> Given:
+        work: Callable[[LearnerCall], CallResult],
+    ) -> CallResult:
         """The call, from where it was broken off, and what it gives."""
         begun = self._progress.call
         # What failed in this process has read on.

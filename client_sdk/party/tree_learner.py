@@ -42,7 +42,7 @@ from coterie.aggregation.vertical.trees.tables import TableSource, check_labels,
 from coterie.aggregation.vertical.trees.terms import TreeTerms
 from coterie.client_sdk.party.learner_store import LearnerCall
 from coterie.client_sdk.party.party import Session
-from coterie.client_sdk.party.role_calls import Given, RoleCalls
+from coterie.client_sdk.party.role_calls import CallResult, RoleCalls
 from coterie.client_sdk.party.telling import told_by_trees
 from coterie.client_sdk.party.tree_terms import check_roles
 from coterie.errors import ArgumentTypeError, ConfigurationError
@@ -186,7 +186,7 @@ class TreeLearner:
         read = self._read(rows, with_label=False, held_out=None)
         return self._make("predict", read, lambda call: self._predict(call, read))[1].get(PREDICTION)
 
-    def _make(self, task: TaskName, rows: _Rows, work: Callable[[LearnerCall], Given]) -> Given:
+    def _make(self, task: TaskName, rows: _Rows, work: Callable[[LearnerCall], CallResult]) -> CallResult:
         return self._calls.make(
             task,
             rows.arrays(),
@@ -201,7 +201,7 @@ class TreeLearner:
             self._require_trained()
         return self._calls.tensors
 
-    def _train_owner(self, call: LearnerCall, rows: _Rows, on_tree: Callable[[int], None]) -> Given:
+    def _train_owner(self, call: LearnerCall, rows: _Rows, on_tree: Callable[[int], None]) -> CallResult:
         terms = self._terms
         call, secret = self._secrets(call, lambda: key_arrays(make_key(terms.key_bits)))
         key, seed = private_key(secret), secret["seed"].tobytes()
@@ -224,7 +224,7 @@ class TreeLearner:
             "held_out": held.astype(np.uint8),
         }
 
-    def _train_feature(self, call: LearnerCall, rows: _Rows, on_tree: Callable[[int], None]) -> Given:
+    def _train_feature(self, call: LearnerCall, rows: _Rows, on_tree: Callable[[int], None]) -> CallResult:
         terms = self._terms
         call, secret = self._secrets(call, dict[str, NDArray[np.uint8]])
         setting = FeatureSetting(terms, self._role, _binned(rows, terms.bins), secret["seed"].tobytes())
@@ -240,7 +240,7 @@ class TreeLearner:
                 on_tree(state.trees)
         return call, {}
 
-    def _predict(self, call: LearnerCall, rows: _Rows) -> Given:
+    def _predict(self, call: LearnerCall, rows: _Rows) -> CallResult:
         terms, arrays = self._terms, self._calls.tensors
         if not self._is_owner:
             side = predict_feature_side(terms, feature_state(arrays).splits, rows.columns, rows.count)

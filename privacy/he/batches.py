@@ -18,8 +18,8 @@ from coterie.errors import ArgumentValueError
 from coterie.privacy.entropy import Entropy
 from coterie.privacy.he.arithmetic import Arithmetic, fast
 from coterie.privacy.he.fixed_base import window_for
-from coterie.privacy.he.keys import PrivateKey, PublicKey
-from coterie.privacy.he.packing import Packing
+from coterie.privacy.he.keys import PaillierPrivateKey, PaillierPublicKey
+from coterie.privacy.he.packing import SlotPacking
 from coterie.privacy.he.paillier import Decryption, Paillier, with_private, with_public
 from coterie.privacy.he.wire import Ciphers, to_bytes, to_numbers
 from coterie.randomness import derive, stream
@@ -33,10 +33,10 @@ CHUNK: Final = 256
 class _Tools:
     """What one process needs for a key."""
 
-    def __init__(self, key: PublicKey | PrivateKey, arithmetic: Arithmetic, window: int) -> None:
+    def __init__(self, key: PaillierPublicKey | PaillierPrivateKey, arithmetic: Arithmetic, window: int) -> None:
         self.paillier: Paillier
         self.decryption: Decryption | None
-        if isinstance(key, PrivateKey):
+        if isinstance(key, PaillierPrivateKey):
             self.paillier = with_private(key, arithmetic, window=window)
             self.decryption = Decryption(key, arithmetic)
         else:
@@ -55,7 +55,7 @@ class CipherPool:
 
     def __init__(
         self,
-        key: PublicKey | PrivateKey,
+        key: PaillierPublicKey | PaillierPrivateKey,
         *,
         processes: int = 1,
         expected: int = 1000,
@@ -66,7 +66,7 @@ class CipherPool:
                 f"There must be at least one process, not {processes}.", hint="Take 1.", code="processes"
             )
         window = window_for(expected // processes)
-        self.public = key.public if isinstance(key, PrivateKey) else key
+        self.public = key.public if isinstance(key, PaillierPrivateKey) else key
         self.arithmetic = arithmetic or fast()
         self._key, self._local = key, None if processes > 1 else _Tools(key, self.arithmetic, window)
         self._executor: ProcessPoolExecutor | None = None
@@ -114,7 +114,7 @@ class CipherPool:
         parts = [(ciphers, np.ascontiguousarray(groups[:, c]), counts[c]) for c in range(groups.shape[1])]
         return self._run(_sum_groups, parts)
 
-    def join(self, ciphers: Ciphers, packing: Packing, each: int, seed: bytes) -> Ciphers:
+    def join(self, ciphers: Ciphers, packing: SlotPacking, each: int, seed: bytes) -> Ciphers:
         """Ciphertexts of ``each`` numbers, as many as go into one joined, and blinded.
 
         seed: for this batch alone.
@@ -154,7 +154,7 @@ def _sum_groups(tools: _Tools, ciphers: Ciphers, groups: NDArray[Any], count: in
     return to_bytes(sums, tools.paillier.key)
 
 
-def _join(tools: _Tools, ciphers: Ciphers, packing: Packing, each: int, seed: bytes) -> Ciphers:
+def _join(tools: _Tools, ciphers: Ciphers, packing: SlotPacking, each: int, seed: bytes) -> Ciphers:
     joined = packing.join(tools.paillier, to_numbers(ciphers, tools.paillier.arithmetic), each)
     return to_bytes([tools.paillier.blind(joined, _entropy(seed))], tools.paillier.key)
 
@@ -178,7 +178,7 @@ def _entropy(seed: bytes) -> Entropy:
 _own: list[_Tools] = []
 
 
-def _start(key: PublicKey | PrivateKey, window: int) -> None:
+def _start(key: PaillierPublicKey | PaillierPrivateKey, window: int) -> None:
     """In a new process, once."""
     _own[:] = [_Tools(key, fast(), window)]
 

@@ -36,6 +36,8 @@ class FixedBase:
         modulus, window, result = self._modulus, self._window, 1
         mask, rest = (1 << window) - 1, int.from_bytes(exponent, "little")
         for row in self._rows:
+            if not rest:
+                break
             result = result * row[rest & mask] % modulus
             rest >>= window
         return result

@@ -21,7 +21,7 @@ SIZES: Final = (2048, 3072, 4096)
 
 
 @dataclass(frozen=True)
-class PublicKey:
+class PaillierPublicKey:
     """What whoever encrypts and adds needs.
 
     modulus: n.
@@ -53,15 +53,17 @@ class PublicKey:
 
 
 @dataclass(frozen=True)
-class PrivateKey:
+class PaillierPrivateKey:
     """What the owner alone has. p, q: the primes."""
 
-    public: PublicKey
+    public: PaillierPublicKey
     p: int = field(repr=False)
     q: int = field(repr=False)
 
 
-def make_key(bits: int = KEY_BITS, *, entropy: Entropy = urandom, arithmetic: Arithmetic | None = None) -> PrivateKey:
+def make_key(
+    bits: int = KEY_BITS, *, entropy: Entropy = urandom, arithmetic: Arithmetic | None = None
+) -> PaillierPrivateKey:
     """A fresh key.
 
     bits: of n, one of `SIZES`. 2048 is about 112 bits of security, for comparison with others' figures.
@@ -79,7 +81,9 @@ def make_key(bits: int = KEY_BITS, *, entropy: Entropy = urandom, arithmetic: Ar
             return key_of_primes(p, q, entropy=entropy, arithmetic=library)
 
 
-def key_of_primes(p: int, q: int, *, entropy: Entropy = urandom, arithmetic: Arithmetic | None = None) -> PrivateKey:
+def key_of_primes(
+    p: int, q: int, *, entropy: Entropy = urandom, arithmetic: Arithmetic | None = None
+) -> PaillierPrivateKey:
     """The key of two primes that were drawn before, with a fresh h. Whether they are good primes is the caller's word.
 
     Raises ArgumentValueError (``key_bits``) for primes that are not 3 modulo 4, or share more than 2 in p - 1, q - 1.
@@ -96,10 +100,10 @@ def key_of_primes(p: int, q: int, *, entropy: Entropy = urandom, arithmetic: Ari
     while gcd(x, n) != 1:
         x = int.from_bytes(draw(entropy, (n.bit_length() + 7) // 8 + 8), "little") % n
     base = int(library.power(-x * x % n, n, n * n))
-    return PrivateKey(PublicKey(n, base), p, q)
+    return PaillierPrivateKey(PaillierPublicKey(n, base), p, q)
 
 
-def check_public_key(key: PublicKey, told: str, bits: int) -> None:
+def check_public_key(key: PaillierPublicKey, told: str, bits: int) -> None:
     """Refuse what is no key of this many bits. That n is a product of two good primes cannot be seen: an owner who
     makes a bad key gives away its own numbers.
 

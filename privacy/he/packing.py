@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from coterie.errors import ArgumentValueError
-from coterie.privacy.he.keys import PublicKey
+from coterie.privacy.he.keys import PaillierPublicKey
 from coterie.privacy.he.paillier import Paillier
 
 
 @dataclass(frozen=True)
-class Packing:
+class SlotPacking:
     """How numbers lie in a plaintext.
 
     width: bits of a slot, the sign among them.
@@ -75,7 +75,7 @@ class Packing:
         return joined
 
 
-def packing_for(key: PublicKey, largest: int) -> Packing:
+def packing_for(key: PaillierPublicKey, largest: int) -> SlotPacking:
     """As many slots as a key holds for numbers, and sums of numbers, with absolute values of at most ``largest``.
 
     Raises ArgumentValueError (``plaintext_range``) where it holds none.
@@ -88,4 +88,4 @@ def packing_for(key: PublicKey, largest: int) -> Packing:
             hint="Take a larger key, or fewer bits for the fraction.",
             code="plaintext_range",
         )
-    return Packing(width, slots)
+    return SlotPacking(width, slots)

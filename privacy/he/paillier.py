@@ -7,7 +7,8 @@ of two ciphertexts holds the sum of their numbers modulo n: whoever adds must kn
 Guarantees: what is encrypted says nothing of the number to who has the public key alone (decisional composite
 residuosity, and that short powers of h look like any). A ciphertext that was added or multiplied tells the owner of the
 key *which* ciphertexts went into it unless it was blinded anew (`Paillier.blind`), as every result must be before it is
-sent.
+sent. Blinded by who has the public key, with an exponent of 64 bits more than n, it is within 2**-64 of one that
+depends on the number alone, whatever its owner knows or can compute, where h and the ciphertexts are made as here.
 """
 
 from collections.abc import Callable
@@ -17,11 +18,13 @@ from coterie.errors import ArgumentValueError
 from coterie.privacy.entropy import Entropy, draw
 from coterie.privacy.he.arithmetic import Arithmetic, fast
 from coterie.privacy.he.fixed_base import WINDOW, FixedBase
-from coterie.privacy.he.keys import PrivateKey, PublicKey
+from coterie.privacy.he.keys import PaillierPrivateKey, PaillierPublicKey
 
 Masks: TypeAlias = Callable[[bytes], int]
 """A random exponent, little-endian, to that power of h modulo n²."""
 _BYTE: Final = 8
+_MARGIN: Final = 8
+"""Bytes of an exponent beyond those of n, after which its power is as good as any."""
 
 
 @final
@@ -31,9 +34,9 @@ class Paillier:
     Making one costs as much as a hundred encryptions, for the table.
     """
 
-    def __init__(self, key: PublicKey, masks: Masks, arithmetic: Arithmetic) -> None:
+    def __init__(self, key: PaillierPublicKey, masks: Masks, arithmetic: Arithmetic, blinding: int) -> None:
         self.key, self.arithmetic = key, arithmetic
-        self._masks = masks
+        self._masks, self._blinding = masks, blinding
         self.square = arithmetic.number(key.square)
         self._modulus = arithmetic.number(key.modulus)
         self._exponent = exponent_size(key)
@@ -41,13 +44,13 @@ class Paillier:
     def encrypt(self, number: int, entropy: Entropy) -> int:
         """A fresh ciphertext. Raises ArgumentValueError (``plaintext_range``) for |number| above ``key.limit``."""
         check_plain(self.key, number)
-        return (1 + number * self._modulus) * self._mask(entropy) % self.square
+        return (1 + number * self._modulus) * self._masks(draw(entropy, self._exponent)) % self.square
 
     def blind(self, cipher: int, entropy: Entropy) -> int:
         """A ciphertext of the same number that nobody can connect with the given one, not even the key's owner with
         the numbers that went into it.
         """
-        return cipher * self._mask(entropy) % self.square
+        return cipher * self._masks(draw(entropy, self._blinding)) % self.square
 
     def add(self, first: int, second: int) -> int:
         """A ciphertext of the sum, to be blinded before it is sent."""
@@ -63,15 +66,12 @@ class Paillier:
         """The ciphertext 1 of 0, open to everybody: where a sum begins."""
         return self.arithmetic.number(1)
 
-    def _mask(self, entropy: Entropy) -> int:
-        return self._masks(draw(entropy, self._exponent))
-
 
 @final
 class Decryption:
     """What the owner of a key can do beside: decrypt, modulo p² and q² apart (Paillier 1999, section 7)."""
 
-    def __init__(self, key: PrivateKey, arithmetic: Arithmetic | None = None) -> None:
+    def __init__(self, key: PaillierPrivateKey, arithmetic: Arithmetic | None = None) -> None:
         self._arithmetic = arithmetic or fast()
         number, inverse = self._arithmetic.number, self._arithmetic.inverse
         self._limit, self._modulus = key.public.limit, number(key.public.modulus)
@@ -91,18 +91,19 @@ class Decryption:
         return number if number <= self._limit else number - int(self._modulus)
 
 
-def with_public(key: PublicKey, arithmetic: Arithmetic | None = None, *, window: int = WINDOW) -> Paillier:
+def with_public(key: PaillierPublicKey, arithmetic: Arithmetic | None = None, *, window: int = WINDOW) -> Paillier:
     """For everybody.
 
     arithmetic: gmpy2's when not given. window: of the table, see `fixed_base`; wider for who encrypts thousands.
     Raises ConfigurationError (``extra_missing``).
     """
     library = arithmetic or fast()
-    table = FixedBase(key.base, key.square, exponent_size(key), library, window)
-    return Paillier(key, table.power, library)
+    blinding = 2 * exponent_size(key) + _MARGIN
+    table = FixedBase(key.base, key.square, blinding, library, window)
+    return Paillier(key, table.power, library, blinding)
 
 
-def with_private(key: PrivateKey, arithmetic: Arithmetic | None = None, *, window: int = WINDOW) -> Paillier:
+def with_private(key: PaillierPrivateKey, arithmetic: Arithmetic | None = None, *, window: int = WINDOW) -> Paillier:
     """For the owner, whose masks are made modulo p² and q² apart: the same ciphertexts of the same entropy.
 
     Arguments as of `with_public`.
@@ -117,15 +118,16 @@ def with_private(key: PrivateKey, arithmetic: Arithmetic | None = None, *, windo
         first = by_p.power(exponent)
         return first + (by_q.power(exponent) - first) * inverse % q_square * p_square
 
-    return Paillier(key.public, masks, library)
+    # The owner blinds against others, who lack the primes.
+    return Paillier(key.public, masks, library, size)
 
 
-def exponent_size(key: PublicKey) -> int:
+def exponent_size(key: PaillierPublicKey) -> int:
     """The bytes of a random exponent: half as many bits as n has."""
     return -(-key.bits // (2 * _BYTE))
 
 
-def check_plain(key: PublicKey, number: int) -> None:
+def check_plain(key: PaillierPublicKey, number: int) -> None:
     """Raise ArgumentValueError (``plaintext_range``) for a number that the key cannot hold."""
     if not -key.limit <= number <= key.limit:
         raise ArgumentValueError(

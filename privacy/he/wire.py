@@ -9,13 +9,13 @@ from numpy.typing import NDArray
 
 from coterie.errors import InputError
 from coterie.privacy.he.arithmetic import Arithmetic
-from coterie.privacy.he.keys import PublicKey
+from coterie.privacy.he.keys import PaillierPublicKey
 
 Ciphers: TypeAlias = NDArray[np.uint8]
-"""Ciphertexts, ``[count, PublicKey.width]``."""
+"""Ciphertexts, ``[count, PaillierPublicKey.width]``."""
 
 
-def to_bytes(ciphers: Iterable[int], key: PublicKey) -> Ciphers:
+def to_bytes(ciphers: Iterable[int], key: PaillierPublicKey) -> Ciphers:
     """Ciphertexts as they are sent."""
     data = b"".join(int(cipher).to_bytes(key.width, "little") for cipher in ciphers)
     return np.frombuffer(data, np.uint8).reshape(-1, key.width)
@@ -28,7 +28,7 @@ def to_numbers(ciphers: Ciphers, arithmetic: Arithmetic) -> list[int]:
     return [number(int.from_bytes(data[at : at + width], "little")) for at in range(0, len(data), width)]
 
 
-def check_ciphers(ciphers: NDArray[Any], key: PublicKey, told: str, arithmetic: Arithmetic) -> Ciphers:
+def check_ciphers(ciphers: NDArray[Any], key: PaillierPublicKey, told: str, arithmetic: Arithmetic) -> Ciphers:
     """Ciphertexts of a partner, after a look at each: below n², not 0, and without a common divisor with n.
 
     told: whose they are and of which step, as "registry's histograms of tree 3".

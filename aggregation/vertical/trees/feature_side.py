@@ -11,12 +11,12 @@ from coterie.aggregation.vertical.trees.binning import BinnedColumns
 from coterie.aggregation.vertical.trees.forest import OwnSplits
 from coterie.aggregation.vertical.trees.histograms import built_here
 from coterie.aggregation.vertical.trees.label_side import row_packing
-from coterie.aggregation.vertical.trees.level import Choice, Rows
+from coterie.aggregation.vertical.trees.level import Choice, NodeRows
 from coterie.aggregation.vertical.trees.messages import Hear, Heard, Side, Tell, TreePlace, from_bits, to_bits, unusable
 from coterie.aggregation.vertical.trees.terms import TreeTerms
 from coterie.errors import ArgumentValueError
 from coterie.privacy.he.batches import CipherPool
-from coterie.privacy.he.keys import PublicKey, check_public_key
+from coterie.privacy.he.keys import PaillierPublicKey, check_public_key
 from coterie.privacy.he.wire import Ciphers, check_ciphers
 from coterie.randomness import derive
 
@@ -45,7 +45,7 @@ class FeatureState:
     over: whether the label owner has stopped.
     """
 
-    key: PublicKey
+    key: PaillierPublicKey
     trees: int = 0
     splits: OwnSplits = field(default_factory=OwnSplits)
     over: bool = False
@@ -56,7 +56,7 @@ def open_feature_side(setting: FeatureSetting) -> Side[FeatureState]:
     owner, terms = setting.terms.label_owner, setting.terms
     heard = yield Hear(owner, (TreePlace("opening"),), terms.key_bits)
     modulus, base = (int.from_bytes(heard.arrays[name].tobytes(), "little") for name in ("modulus", "base"))
-    key = PublicKey(modulus, base)
+    key = PaillierPublicKey(modulus, base)
     check_public_key(key, owner, terms.key_bits)
     said = {
         "bins": np.array(setting.binned.counts, np.int32),
@@ -80,7 +80,7 @@ def grow_feature_side(setting: FeatureSetting, state: FeatureState) -> Side[Feat
         return replace(state, trees=tree + 1)
     position, ciphers = _gradients(setting, heard, pool)
     splits = state.splits
-    nodes: list[Rows] = [np.arange(rows)]
+    nodes: list[NodeRows] = [np.arange(rows)]
     for level in range(setting.terms.depth):
         yield _sums(setting, pool, nodes, position, ciphers, TreePlace("histograms", tree, level))
         place = TreePlace("splits", tree, level)
@@ -123,7 +123,7 @@ def _gradients(setting: FeatureSetting, heard: Heard, pool: CipherPool) -> tuple
 def _sums(
     setting: FeatureSetting,
     pool: CipherPool,
-    nodes: Sequence[Rows],
+    nodes: Sequence[NodeRows],
     position: NDArray[np.int64],
     ciphers: Ciphers,
     place: TreePlace,
@@ -162,7 +162,7 @@ def _choices(setting: FeatureSetting, heard: Heard, nodes: int) -> list[Choice]:
 
 def _fill(
     sides: list[NDArray[np.bool_] | None],
-    nodes: Sequence[Rows],
+    nodes: Sequence[NodeRows],
     choices: Sequence[Choice],
     who: int,
     heard: Heard,

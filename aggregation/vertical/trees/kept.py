@@ -11,7 +11,7 @@ from coterie.aggregation.vertical.trees.feature_side import FeatureState
 from coterie.aggregation.vertical.trees.forest import OwnSplits, forest_of
 from coterie.aggregation.vertical.trees.label_side import LabelState
 from coterie.aggregation.vertical.trees.terms import TreeTerms
-from coterie.privacy.he.keys import PrivateKey, PublicKey
+from coterie.privacy.he.keys import PaillierPrivateKey, PaillierPublicKey
 from coterie.protocol.arrays import ArraysByName
 
 
@@ -61,11 +61,11 @@ def feature_arrays(state: FeatureState) -> ArraysByName:
 
 def feature_state(arrays: ArraysByName) -> FeatureState:
     """The state of `feature_arrays`."""
-    key = PublicKey(_number(arrays["key_modulus"]), _number(arrays["key_base"]))
+    key = PaillierPublicKey(_number(arrays["key_modulus"]), _number(arrays["key_base"]))
     return FeatureState(key, int(arrays["trees"][0]), _splits(arrays), bool(arrays["over"][0]))
 
 
-def key_arrays(key: PrivateKey) -> ArraysByName:
+def key_arrays(key: PaillierPrivateKey) -> ArraysByName:
     """A private key. They are kept in a folder of this user alone."""
     return {
         "private_p": number_array(key.p),
@@ -74,10 +74,10 @@ def key_arrays(key: PrivateKey) -> ArraysByName:
     }
 
 
-def private_key(arrays: ArraysByName) -> PrivateKey:
+def private_key(arrays: ArraysByName) -> PaillierPrivateKey:
     """The key of `key_arrays`."""
     p, q = _number(arrays["private_p"]), _number(arrays["private_q"])
-    return PrivateKey(PublicKey(p * q, _number(arrays["private_base"])), p, q)
+    return PaillierPrivateKey(PaillierPublicKey(p * q, _number(arrays["private_base"])), p, q)
 
 
 def number_array(number: int) -> NDArray[np.uint8]:

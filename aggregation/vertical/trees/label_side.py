@@ -14,7 +14,7 @@ from coterie.aggregation.vertical.trees import level as levels
 from coterie.aggregation.vertical.trees.binning import BinnedColumns
 from coterie.aggregation.vertical.trees.forest import LEAF, Forest, Node, OwnSplits
 from coterie.aggregation.vertical.trees.histograms import BinSums, built_here, sum_bins
-from coterie.aggregation.vertical.trees.level import Choice, Rows
+from coterie.aggregation.vertical.trees.level import Choice, NodeRows
 from coterie.aggregation.vertical.trees.losses import LOSSES
 from coterie.aggregation.vertical.trees.messages import (
     Hear,
@@ -26,12 +26,12 @@ from coterie.aggregation.vertical.trees.messages import (
     unusable,
 )
 from coterie.aggregation.vertical.trees.sampling import Sample, sample_rows
-from coterie.aggregation.vertical.trees.splitting import Layout, Split, Totals, best_split, leaf_value
+from coterie.aggregation.vertical.trees.splitting import BinLayout, Split, Totals, best_split, leaf_value
 from coterie.aggregation.vertical.trees.terms import FRACTION_BITS, MOST_BINS, TreeTerms
 from coterie.errors import ArgumentValueError
 from coterie.privacy.he import fixed_point
 from coterie.privacy.he.batches import CipherPool
-from coterie.privacy.he.packing import Packing, packing_for
+from coterie.privacy.he.packing import SlotPacking, packing_for
 from coterie.privacy.he.wire import check_ciphers
 from coterie.protocol.arrays import ArraysByName
 from coterie.randomness import derive
@@ -77,7 +77,7 @@ class LabelState:
 
     forest: Forest
     margins: NDArray[np.float64]
-    layouts: Mapping[str, Layout] = field(default_factory=dict[str, Layout])
+    layouts: Mapping[str, BinLayout] = field(default_factory=dict[str, BinLayout])
     splits: Mapping[str, OwnSplits] = field(default_factory=dict[str, OwnSplits])
     counts: Mapping[str, int] = field(default_factory=dict[str, int])
     losses: tuple[tuple[float, float], ...] = ()
@@ -89,14 +89,14 @@ class _Growing:
     """A node of the level that is grown now. number: in the tree. sums: of each party's bins."""
 
     number: int
-    rows: Rows
+    rows: NodeRows
     totals: Totals
     sums: Mapping[str, BinSums]
 
 
 def open_label_side(setting: LabelSetting) -> Side[LabelState]:
     """Tell partners the key and hear how many bins each of their columns has, once before the first tree."""
-    layouts: dict[str, Layout] = {}
+    layouts: dict[str, BinLayout] = {}
     if setting.pool is not None:
         key = setting.pool.public
         said = {"modulus": _bytes_of(key.modulus), "base": _bytes_of(key.base)}
@@ -177,7 +177,7 @@ class _Tree:
 
     def grow(self) -> Side[LabelState]:
         """Every level, and then the leaves."""
-        rows: Rows = np.arange(len(self._counted))
+        rows: NodeRows = np.arange(len(self._counted))
         growing = [_Growing(0, rows, self._totals(rows), {})]
         for level in range(self._setting.terms.depth):
             growing = yield from self._sums(growing, level)
@@ -235,7 +235,7 @@ class _Tree:
         whole = np.concatenate([np.empty((nodes, 0, 2), np.int64), *parts], axis=1)
         return [np.ascontiguousarray(sums.T) for sums in whole]
 
-    def _cipher_tools(self) -> tuple[CipherPool, Packing]:
+    def _cipher_tools(self) -> tuple[CipherPool, SlotPacking]:
         pool = self._setting.pool
         if pool is None:
             raise ArgumentValueError("Partners need a key.", hint="Give a CipherPool.", code="public_key")
@@ -322,12 +322,12 @@ class _Tree:
         self.nodes[node.number] = Node(party=LEAF, value=value)
         self.margins[node.rows] += value
 
-    def _totals(self, rows: Rows) -> Totals:
+    def _totals(self, rows: NodeRows) -> Totals:
         gradient, hessian = self._pairs[rows].sum(axis=0).tolist()
         return gradient, hessian
 
 
-def row_packing(pool: CipherPool, rows: int) -> Packing:
+def row_packing(pool: CipherPool, rows: int) -> SlotPacking:
     """Slots that hold the sum of all rows. Both sides know it without being told."""
     return packing_for(pool.public, rows << FRACTION_BITS)
 

@@ -7,7 +7,7 @@ from typing import Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-Rows: TypeAlias = NDArray[np.int64]
+NodeRows: TypeAlias = NDArray[np.int64]
 """Numbers of rows, rising."""
 # Who has the column by which a node is split, as one feature owner is told.
 NOBODY: Final = 0
@@ -26,7 +26,7 @@ class Choice:
     missing_left: int = 0
 
 
-def part(nodes: Sequence[Rows], sides: Sequence[NDArray[np.bool_] | None]) -> list[Rows]:
+def part(nodes: Sequence[NodeRows], sides: Sequence[NDArray[np.bool_] | None]) -> list[NodeRows]:
     """The nodes of the next level, two for each that was split: those that go left, and the others.
 
     sides: of each node, which of its rows go left; None for a leaf.
@@ -36,7 +36,7 @@ def part(nodes: Sequence[Rows], sides: Sequence[NDArray[np.bool_] | None]) -> li
     ]
 
 
-def cut(bits: NDArray[np.bool_], nodes: Sequence[Rows]) -> list[NDArray[np.bool_]]:
+def cut(bits: NDArray[np.bool_], nodes: Sequence[NodeRows]) -> list[NDArray[np.bool_]]:
     """The bits of each node, of those of all nodes one after the other."""
     return np.split(bits, np.cumsum([len(rows) for rows in nodes])[:-1]) if nodes else []
 

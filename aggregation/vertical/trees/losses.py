@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from coterie.aggregation.vertical.trees.terms import LossName
 
-Numbers: TypeAlias = NDArray[np.float64]
+RowNumbers: TypeAlias = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -23,31 +23,31 @@ class TreeLoss:
     shown: margins to predictions.
     """
 
-    start: Callable[[Numbers], float]
-    slopes: Callable[[Numbers, Numbers], tuple[Numbers, Numbers]]
-    each: Callable[[Numbers, Numbers], Numbers]
-    shown: Callable[[Numbers], Numbers]
+    start: Callable[[RowNumbers], float]
+    slopes: Callable[[RowNumbers, RowNumbers], tuple[RowNumbers, RowNumbers]]
+    each: Callable[[RowNumbers, RowNumbers], RowNumbers]
+    shown: Callable[[RowNumbers], RowNumbers]
 
 
-def _share(margins: Numbers) -> Numbers:
+def _share(margins: RowNumbers) -> RowNumbers:
     return 1.0 / (1.0 + np.exp(-margins))
 
 
-def _log_odds(labels: Numbers) -> float:
+def _log_odds(labels: RowNumbers) -> float:
     share = float(np.clip(labels.mean(), 1e-6, 1 - 1e-6))
     return float(np.log(share / (1 - share)))
 
 
-def _logistic(labels: Numbers, margins: Numbers) -> tuple[Numbers, Numbers]:
+def _logistic(labels: RowNumbers, margins: RowNumbers) -> tuple[RowNumbers, RowNumbers]:
     share = _share(margins)
     return share - labels, share * (1 - share)
 
 
-def _log_loss(labels: Numbers, margins: Numbers) -> Numbers:
+def _log_loss(labels: RowNumbers, margins: RowNumbers) -> RowNumbers:
     return np.logaddexp(0.0, margins) - labels * margins
 
 
-def _squared(labels: Numbers, margins: Numbers) -> tuple[Numbers, Numbers]:
+def _squared(labels: RowNumbers, margins: RowNumbers) -> tuple[RowNumbers, RowNumbers]:
     return margins - labels, np.ones_like(labels)
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from coterie.aggregation.vertical.trees.histograms import BinSums
 from coterie.aggregation.vertical.trees.terms import TreeTerms
 
-Layout: TypeAlias = Sequence[tuple[int, bool]]
+BinLayout: TypeAlias = Sequence[tuple[int, bool]]
 """Of each column: how many bins it has, and whether the last is that of missing values."""
 Totals: TypeAlias = tuple[int, int]
 """The gradients and the hessians of a node."""
@@ -32,7 +32,7 @@ class Split:
     missing_left: bool
 
 
-def best_split(sums: BinSums, layout: Layout, totals: Totals, terms: TreeTerms, bits: int) -> Split | None:
+def best_split(sums: BinSums, layout: BinLayout, totals: Totals, terms: TreeTerms, bits: int) -> Split | None:
     """The split with the largest gain, the first of equals by column, place, and missing to the right before left; None
     where none gains more than ``terms.min_gain``.
 

@@ -26,7 +26,7 @@ from coterie.aggregation.vertical.trees.messages import NOTHING, Hear, Heard, Si
 from coterie.aggregation.vertical.trees.terms import TreeTerms
 from coterie.errors import InternalError
 from coterie.privacy.he.batches import CipherPool
-from coterie.privacy.he.keys import PrivateKey
+from coterie.privacy.he.keys import PaillierPrivateKey
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,7 +84,7 @@ def grow_together(
     terms: TreeTerms,
     binned: Mapping[str, BinnedColumns],
     labels: NDArray[np.float64],
-    key: PrivateKey,
+    key: PaillierPrivateKey,
     *,
     held_out: NDArray[np.bool_] | None = None,
     seed: bytes | None = None,

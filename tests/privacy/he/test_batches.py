@@ -12,7 +12,7 @@ from coterie import errors
 from coterie.privacy.he import fixed_point
 from coterie.privacy.he.arithmetic import PURE, fast
 from coterie.privacy.he.batches import CHUNK, CipherPool
-from coterie.privacy.he.packing import Packing, packing_for
+from coterie.privacy.he.packing import SlotPacking, packing_for
 from coterie.privacy.he.paillier import Decryption, with_public
 from coterie.privacy.he.wire import check_ciphers, to_bytes, to_numbers
 from tests.privacy.he.keys_kit import small_key
@@ -30,7 +30,7 @@ def test_every_way_of_working_makes_the_same_ciphertexts(pool: CipherPool) -> No
     numbers = list(range(-20, 2 * CHUNK))
     expected = pool.encrypt(numbers, SEED)
     assert pool.decrypt(expected) == numbers
-    packing = Packing(64, 6)
+    packing = SlotPacking(64, 6)
     joined = pool.join(expected, packing, 1, SEED)
     groups = np.arange(len(numbers))[:, None] % np.array([3, 5])
     sums = pool.sum_groups(expected, groups, [3, 6])
@@ -62,7 +62,7 @@ def test_groups_hold_their_sums_and_an_empty_one_nothing(pool: CipherPool) -> No
 
 def test_what_is_joined_is_blinded(pool: CipherPool) -> None:
     ciphers = pool.encrypt([1, 2, 3], SEED)
-    packing = Packing(40, 3)
+    packing = SlotPacking(40, 3)
     (joined,) = to_numbers(pool.join(ciphers, packing, 1, SEED), fast())
     plain = packing.join(with_public(small_key().public), to_numbers(ciphers, fast()), 1)
     assert joined != plain
@@ -75,7 +75,7 @@ SLOTS = st.lists(st.integers(-(2**39) + 1, 2**39 - 1), min_size=1, max_size=12)
 @settings(max_examples=60, deadline=None)
 @given(SLOTS)
 def test_packed_numbers_come_back(numbers: list[int]) -> None:
-    packing = Packing(40, 12)
+    packing = SlotPacking(40, 12)
     assert packing.unpack(packing.pack(numbers), len(numbers)) == numbers
 
 

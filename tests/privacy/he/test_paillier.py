@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from coterie import errors
 from coterie.privacy.he.arithmetic import PURE, Arithmetic, fast
-from coterie.privacy.he.keys import SIZES, PublicKey, check_public_key, key_of_primes, make_key
+from coterie.privacy.he.keys import SIZES, PaillierPublicKey, check_public_key, key_of_primes, make_key
 from coterie.privacy.he.paillier import Decryption, Paillier, with_private, with_public
 from coterie.privacy.he.primes import draw_prime, is_prime
 from tests.privacy.he.keys_kit import small_key
@@ -75,6 +75,20 @@ def test_a_sum_that_was_not_blinded_tells_what_went_into_it() -> None:
     assert paillier.blind(total, urandom) not in guesses.values()
 
 
+def test_who_has_the_public_key_blinds_with_an_exponent_beyond_every_order() -> None:
+    key, drawn = small_key(), list[int]()
+
+    def noting(count: int) -> bytes:
+        drawn.append(count)
+        return urandom(count)
+
+    everybody, owner = with_public(key.public), with_private(key)
+    cipher = everybody.encrypt(1, noting)
+    everybody.blind(cipher, noting)
+    owner.blind(cipher, noting)
+    assert drawn == [key.public.bits // 16, key.public.bits // 8 + 8, key.public.bits // 16]
+
+
 def test_the_owner_and_everybody_make_the_same_ciphertext_of_the_same_entropy(arithmetic: Arithmetic) -> None:
     key = small_key()
     everybody, owner = with_public(key.public, arithmetic), with_private(key, arithmetic)
@@ -130,18 +144,18 @@ def test_primes_of_another_kind_are_refused(p: int, q: int) -> None:
     assert caught.value.reason == "key_bits"
 
 
-def bad_keys() -> Iterator[PublicKey]:
+def bad_keys() -> Iterator[PaillierPublicKey]:
     good = small_key().public
-    yield PublicKey(good.modulus - 2, good.base)
-    yield PublicKey(good.modulus >> 8 | 1, good.base)
-    yield PublicKey(good.modulus, 0)
-    yield PublicKey(good.modulus, 1)
-    yield PublicKey(good.modulus, good.square)
-    yield PublicKey(good.modulus, small_key().p)
+    yield PaillierPublicKey(good.modulus - 2, good.base)
+    yield PaillierPublicKey(good.modulus >> 8 | 1, good.base)
+    yield PaillierPublicKey(good.modulus, 0)
+    yield PaillierPublicKey(good.modulus, 1)
+    yield PaillierPublicKey(good.modulus, good.square)
+    yield PaillierPublicKey(good.modulus, small_key().p)
 
 
 @pytest.mark.parametrize("key", [*bad_keys()])
-def test_a_public_key_that_cannot_be_one_is_refused(key: PublicKey) -> None:
+def test_a_public_key_that_cannot_be_one_is_refused(key: PaillierPublicKey) -> None:
     with pytest.raises(errors.InputError, match="registry sent a public key") as caught:
         check_public_key(key, "registry", 512)
     assert caught.value.reason == "public_key" and str(key.modulus) not in str(caught.value)
