@@ -39,7 +39,7 @@ from coterie.compute.nn.losses import softmax_cross_entropy
 from coterie.compute.training import Trainer
 from coterie.privacy.audit.cut import column_leak
 from coterie.privacy.audit.membership import auc
-from coterie.protocol.cut import CutPolicy, EmbeddingNoise, GradientNoise, LabelNoise
+from coterie.protocol.cut import CutPolicy, EmbeddingNoise, GradientNoise, RandomisedLabels
 from coterie.protocol.schema import DataSchema, Feature, Label
 from coterie.simulation import VerticalRun, simulate_vertical
 
@@ -53,8 +53,8 @@ PROTECTIONS: Mapping[str, CutPolicy] = {
     "gaussian 4": CutPolicy(gradient=GradientNoise(kind="gaussian", scale=4.0)),
     "marvell 1": CutPolicy(gradient=GradientNoise(kind="marvell", scale=1.0)),
     "marvell 4": CutPolicy(gradient=GradientNoise(kind="marvell", scale=4.0)),
-    "labels 2": CutPolicy(label=LabelNoise(epsilon=2.0)),
-    "labels 1": CutPolicy(label=LabelNoise(epsilon=1.0)),
+    "labels 2": CutPolicy(label=RandomisedLabels(epsilon=2.0)),
+    "labels 1": CutPolicy(label=RandomisedLabels(epsilon=1.0)),
     "embeddings 0.2": CutPolicy(embedding=EmbeddingNoise(clip=1.0, deviation=0.2)),
     "embeddings 1": CutPolicy(embedding=EmbeddingNoise(clip=1.0, deviation=1.0)),
 }

@@ -24,7 +24,7 @@ from coterie.client_sdk.party.learner_store import LearnerCall, LearnerStore, Ro
 from coterie.client_sdk.party.message_log import MessageLog
 from coterie.client_sdk.party.party import Session
 from coterie.client_sdk.party.plans import require_plan
-from coterie.client_sdk.party.role_work import SECRET_BYTES, Awaited, BatchDone, RoleWork, Sent, call_of
+from coterie.client_sdk.party.role_work import SECRET_BYTES, BatchDone, MessageAwaited, RoleWork, Sent, call_of
 from coterie.client_sdk.rows.allowed import check_readable
 from coterie.client_sdk.rows.loading import DataSource
 from coterie.errors import ConfigurationError, Conflict
@@ -243,7 +243,7 @@ class Learner:
                 match event:
                     case Sent(role, body):
                         self._log.send(role, body, patience_s=self._patience_s)
-                    case Awaited(role, limit):
+                    case MessageAwaited(role, limit):
                         answer = self._log.receive(role, limit=limit, patience_s=self._patience_s)
                     case BatchDone(call, tensors, epoch):
                         if epoch:

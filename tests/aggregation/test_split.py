@@ -17,7 +17,7 @@ from coterie.compute import nn, optim
 from coterie.compute import numpy as xp
 from coterie.protocol.canonical import canonical_json
 from coterie.protocol.conversion import to_json
-from coterie.protocol.cut import CutPolicy, EmbeddingNoise, GradientNoise, LabelNoise
+from coterie.protocol.cut import CutPolicy, EmbeddingNoise, GradientNoise, RandomisedLabels
 from coterie.protocol.schema import DataSchema, Feature, Label
 
 
@@ -106,7 +106,7 @@ def test_a_cut_is_told_and_a_plan_without_one_has_the_bytes_of_before() -> None:
         compression="int4",
         embedding=EmbeddingNoise(clip=1.0, deviation=0.5),
         gradient=GradientNoise(kind="max_norm"),
-        label=LabelNoise(epsilon=2.0),
+        label=RandomisedLabels(epsilon=2.0),
     )
     manifest = compile_split(network(cut=cut)).manifest
     assert SessionManifest.from_bytes(manifest.data) == manifest and manifest.cut == cut
@@ -232,7 +232,7 @@ def _labelled(**fields: Any) -> dict[str, Any]:
         (_labels(model=None), "split_invalid", "a model if it has features"),
         ({"cut": "int8"}, "split_invalid", "CutPolicy"),
         (
-            {"cut": CutPolicy(label=LabelNoise(epsilon=1.0)), **_labelled(dtype="float32")},
+            {"cut": CutPolicy(label=RandomisedLabels(epsilon=1.0)), **_labelled(dtype="float32")},
             "split_invalid",
             "noise on labels needs classes",
         ),

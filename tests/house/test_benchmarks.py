@@ -85,6 +85,7 @@ SMALL_WITH_DATA: dict[str, str] = {
     "private_mnist": "--quick --only central",
     "quantise": "--quick",
     "robust": "--quick --only mean --attacks none --alpha 1.0",
+    "vertical_split": "--quick --only joined",
 }
 # Their smallest runs take a quarter of a minute; only how they print is looked at.
 LONG = {"mailbox", "models", "shakespeare"}
