@@ -9,6 +9,9 @@ import pytest
 from split_kit import Central, InOnePlace, batches, network, rows
 
 from coterie import errors
+from coterie.aggregation.compiling.compile import compile_plan
+from coterie.aggregation.experiment import Experiment
+from coterie.aggregation.plan.check import check_manifest
 from coterie.aggregation.plan.check_session import SessionPlan, check_session_manifest, check_session_plan
 from coterie.aggregation.plan.session_manifest import Disclosure, RolePart, SessionManifest
 from coterie.aggregation.vertical.compile import compile_split
@@ -18,6 +21,7 @@ from coterie.compute import numpy as xp
 from coterie.protocol.canonical import canonical_json
 from coterie.protocol.conversion import to_json
 from coterie.protocol.cut import CutPolicy, EmbeddingNoise, GradientNoise, RandomisedLabels
+from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.schema import DataSchema, Feature, Label
 
 
@@ -360,3 +364,21 @@ def test_all_columns_are_read_by_the_role_that_has_them() -> None:
         "registry": {"scan"},
         "insurer": {"costs"},
     }
+
+
+def test_what_one_population_trains_needs_features() -> None:
+    """A label alone is for roles of a session."""
+    alone = DataSchema((), Label(name="ill", classes=(0, 1)))
+    fields: dict[str, Any] = {
+        "name": "alone",
+        "model": nn.Linear(2, 2),
+        "loss": network().loss,
+        "optimizer": optim.sgd(0.1),
+        "rounds": RoundPolicy(rounds=1, cohort=1),
+    }
+    with pytest.raises(errors.ExperimentError, match="1 to 1000 features"):
+        compile_plan(Experiment(schema=alone, **fields))
+    plan = compile_plan(Experiment(schema=DataSchema((Feature(name="blood", shape=(2,)),), alone.label), **fields)).plan
+    with pytest.raises(errors.PlanRefused, match="1 to 1000 features") as refused:
+        check_manifest(replace(plan.manifest, schema=alone))
+    assert refused.value.reason == "plan_manifest"
