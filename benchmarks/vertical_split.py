@@ -8,15 +8,15 @@ each: the guest has the label. Both sides run a part of 16 hidden units that end
 layer over them. Breast is measured by five folds, default_credit by one fifth held out; areas under the curve are means
 over the seeds of first weights (and over the folds), on rows that were trained on and on those that were not.
 
-    joined       the area of the split network (`simulate_vertical`: the messages of a session, without a coordinator),
-                 of the same network on all columns in one place (`Trainer`), and of the guest's columns alone. The gap
-                 of split and joined on held-out rows may be 0.01.
+    joined       the area of the split network (`VerticalRun`: the messages of a session, without a coordinator), of the
+                 same network on all columns in one place (`Trainer`, from the same first weights, batches in the same
+                 order), and of the guest's columns alone. The gap of split and joined on held-out rows may be 0.01.
     compression  bytes of all messages of a training, beside float32; the held-out area in the details
     protection   the held-out area, beside that without protection; what the attacks of `coterie.privacy.audit.cut`
                  make of the host's gradients (labels, by norm and direction: 0.5 is blind) and of its embeddings (its
                  columns, from 1000 known rows: 1 is all, 0 none) in the details. The last epoch is attacked.
 
-Time is that of `simulate_vertical`, both roles one after the other on one core.
+Time is that of `VerticalRun.train`, both roles one after the other on one core.
 """
 
 import argparse
@@ -32,15 +32,18 @@ import numpy as np
 from lines import Line, Peer, at_most, show
 from numpy.typing import NDArray
 
+from coterie.aggregation.vertical.compile import compile_split
 from coterie.aggregation.vertical.split import FeatureRole, LabelRole, SplitNetwork
+from coterie.client_sdk.party.role_work import RoleWork
 from coterie.compute import nn, optim
 from coterie.compute import numpy as xp
 from coterie.compute.nn.losses import softmax_cross_entropy
 from coterie.compute.training import Trainer
 from coterie.privacy.audit.cut import column_leak
 from coterie.privacy.audit.membership import auc
-from coterie.protocol.cut import CutPolicy, EmbeddingNoise, GradientNoise, LabelNoise
+from coterie.protocol.cut import CutPolicy, EmbeddingNoise, GradientNoise, RandomisedLabels
 from coterie.protocol.schema import DataSchema, Feature, Label
+from coterie.randomness import seed_of
 from coterie.simulation import VerticalRun, simulate_vertical
 
 GAP_BUDGET = at_most(0.01)
@@ -53,8 +56,8 @@ PROTECTIONS: Mapping[str, CutPolicy] = {
     "gaussian 4": CutPolicy(gradient=GradientNoise(kind="gaussian", scale=4.0)),
     "marvell 1": CutPolicy(gradient=GradientNoise(kind="marvell", scale=1.0)),
     "marvell 4": CutPolicy(gradient=GradientNoise(kind="marvell", scale=4.0)),
-    "labels 2": CutPolicy(label=LabelNoise(epsilon=2.0)),
-    "labels 1": CutPolicy(label=LabelNoise(epsilon=1.0)),
+    "labels 2": CutPolicy(label=RandomisedLabels(epsilon=2.0)),
+    "labels 1": CutPolicy(label=RandomisedLabels(epsilon=1.0)),
     "embeddings 0.2": CutPolicy(embedding=EmbeddingNoise(clip=1.0, deviation=0.2)),
     "embeddings 1": CutPolicy(embedding=EmbeddingNoise(clip=1.0, deviation=1.0)),
 }
@@ -178,20 +181,41 @@ def split_areas(run: VerticalRun, data: DataSet, rows: Arrays) -> float:
     return area(run.predict({"guest": {"guest": data.guest[rows]}, "host": {"host": data.host[rows]}}), data.y[rows])
 
 
+def labelled(data: DataSet, rows: Arrays) -> dict[str, dict[str, Arrays]]:
+    """What both sides train on."""
+    return {"guest": {"guest": data.guest[rows], "y": data.y[rows]}, "host": {"host": data.host[rows]}}
+
+
 def trained(data: DataSet, cut: CutPolicy, rows: Arrays, seed: int) -> VerticalRun:
     """A split network trained on some rows."""
-    given = {
-        "guest": {"guest": data.guest[rows], "y": data.y[rows]},
-        "host": {"host": data.host[rows]},
-    }
-    return simulate_vertical(network(data, cut), given, seed=seed)
+    return simulate_vertical(network(data, cut), labelled(data, rows), seed=seed)
 
 
-def in_one_place(data: DataSet, names: tuple[str, ...], train: Arrays, held: Arrays, seed: int) -> tuple[float, float]:
-    """Areas of a network over the columns of these sides: on the rows that it was trained on, and held out."""
+def begun(data: DataSet, seed: int) -> tuple[VerticalRun, dict[str, Arrays]]:
+    """A split network that is not trained yet, and its first weights by the names that `Joined` has for them."""
+    plan = compile_split(network(data, CutPolicy()))
+    secrets = {role: seed_of("vertical_split", str(seed), role) for role in plan.manifest.roles}
+    first: dict[str, Arrays] = {}
+    for role, secret in secrets.items():
+        for name, value in RoleWork(plan, role, secret=secret, session="").first_tensors().items():
+            part, _, inner = name.partition("/")
+            if part != "optimizer":
+                first[f"{role if part == 'model' else part}.{inner}"] = value
+    return VerticalRun(plan, secrets), first
+
+
+def in_one_place(
+    data: DataSet, names: tuple[str, ...], train: Arrays, held: Arrays, first: Mapping[str, Arrays], seed: int
+) -> tuple[float, float]:
+    """Areas of a network over the columns of these sides: on the rows that it was trained on, and held out.
+
+    first: weights to begin with. seed: of the order of batches, and of weights that are not given.
+    """
     columns = {name: getattr(data, name) for name in names}
     model = Joined({name: array.shape[1] for name, array in columns.items()})
-    trainer = Trainer(model, softmax_cross_entropy, optim.adam(data.rate), batch_size=data.batch_size, seed=seed)
+    trainer = Trainer(
+        model, softmax_cross_entropy, optim.adam(data.rate), batch_size=data.batch_size, seed=seed, initial=first
+    )
     trainer.fit({**{name: array[train] for name, array in columns.items()}, "y": data.y[train]}, data.epochs)
 
     def of(rows: Arrays) -> float:
@@ -205,20 +229,24 @@ def in_one_place(data: DataSet, names: tuple[str, ...], train: Arrays, held: Arr
 def joined(data: DataSet, seeds: int) -> Iterator[Line]:
     """The split network beside the joined one."""
     found: dict[str, list[float]] = {}
-    began, seconds = time.monotonic(), 0.0
+    seconds = 0.0
     for train, held in data.parts():
         for seed in range(seeds):
+            run, first = begun(data, seed)
             began = time.monotonic()
-            run = trained(data, CutPolicy(), train, seed)
+            run.train(labelled(data, train))
             seconds += time.monotonic() - began
             found.setdefault("split, train", []).append(split_areas(run, data, train))
             found.setdefault("split", []).append(split_areas(run, data, held))
-            for name, sides in (("joined", ("guest", "host")), ("alone", ("guest",))):
-                seen, unseen = in_one_place(data, sides, train, held, seed)
+            order = run.plan.manifest.training.seed
+            both = in_one_place(data, ("guest", "host"), train, held, first, order)
+            alone = in_one_place(data, ("guest",), train, held, {}, seed)
+            for name, (seen, unseen) in (("joined", both), ("alone", alone)):
                 found.setdefault(f"{name}, train", []).append(seen)
                 found.setdefault(name, []).append(unseen)
     means = {name: round(float(np.mean(values)), 4) for name, values in found.items()}
-    details = {**means, "epochs": data.epochs, "runs": len(found["split"])}
+    spread = round(float(np.std(found["split"])), 4)
+    details = {**means, "deviation": spread, "epochs": data.epochs, "runs": len(found["split"])}
     yield Line(f"{data.name}, held out", means["split"], "AUC", Peer("joined", means["joined"]), details=details)
     signed = float(np.mean(found["split"]) - np.mean(found["joined"]))
     yield Line(f"{data.name}, gap", abs(signed), "AUC", None, GAP_BUDGET, {"signed": round(signed, 5)})

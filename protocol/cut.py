@@ -4,7 +4,7 @@ of embeddings, gradients and labels. Part of the plan, so that every role knows 
     CutPolicy(compression="int4")                                     4 bits a number
     CutPolicy(embedding=EmbeddingNoise(clip=1.0, deviation=0.5))      of every role with features
     CutPolicy(gradient=GradientNoise(kind="max_norm"))                of the role with the labels
-    CutPolicy(label=LabelNoise(epsilon=2.0))
+    CutPolicy(label=RandomisedLabels(epsilon=2.0))
 
 Each is checked whole when it is made: errors.InputError (``message_invalid``) names the field and says what it may be.
 """
@@ -17,7 +17,7 @@ from coterie.protocol.by_hand import ByHand
 from coterie.protocol.conversion import UnlessNone
 from coterie.protocol.cut_tensors import FLOAT32, form_of
 
-Positive = Annotated[float, Field(strict=True, gt=0, le=1e9, allow_inf_nan=False)]
+CutNumber = Annotated[float, Field(strict=True, gt=0, le=1e9, allow_inf_nan=False)]
 GradientKind = Literal["max_norm", "gaussian", "marvell"]
 
 
@@ -26,7 +26,7 @@ def _known(name: str) -> str:
     return name
 
 
-Compression: TypeAlias = Annotated[str, Field(strict=True, max_length=32), AfterValidator(_known)]
+CutCompression: TypeAlias = Annotated[str, Field(strict=True, max_length=32), AfterValidator(_known)]
 """A name of `coterie.protocol.cut_tensors`: float32, float16, int8 to int1, topk:p."""
 
 
@@ -37,8 +37,8 @@ class EmbeddingNoise(ByHand):
     deviation: standard deviation of the noise.
     """
 
-    clip: Positive
-    deviation: Positive
+    clip: CutNumber
+    deviation: CutNumber
 
 
 class GradientNoise(ByHand):
@@ -53,10 +53,10 @@ class GradientNoise(ByHand):
     """
 
     kind: GradientKind
-    scale: Positive = 1.0
+    scale: CutNumber = 1.0
 
 
-class LabelNoise(ByHand):
+class RandomisedLabels(ByHand):
     """Labels of a training are given by randomised response before anything is computed from them.
 
     epsilon: of differential privacy of one row's label, whatever is made of the labels afterwards.
@@ -74,10 +74,10 @@ class CutPolicy(ByHand):
     label: of the labels of a training. Evaluations take the labels as they are; nothing of them leaves.
     """
 
-    compression: Annotated[Compression, Field(exclude_if=lambda name: name == FLOAT32)] = FLOAT32
+    compression: Annotated[CutCompression, Field(exclude_if=lambda name: name == FLOAT32)] = FLOAT32
     embedding: Annotated[EmbeddingNoise | None, UnlessNone] = None
     gradient: Annotated[GradientNoise | None, UnlessNone] = None
-    label: Annotated[LabelNoise | None, UnlessNone] = None
+    label: Annotated[RandomisedLabels | None, UnlessNone] = None
 
     @property
     def does_nothing(self) -> bool:

@@ -33,10 +33,10 @@ FLOAT32: Final = "float32"
 _INT: Final = re.compile("int([1-8])")
 _TOPK: Final = re.compile(r"topk:(0\.[0-9]{1,6}|1)")
 
-Rows: TypeAlias = npt.NDArray[np.float32]
-Draws: TypeAlias = Callable[[int], npt.NDArray[np.float32]]
+CutRows: TypeAlias = npt.NDArray[np.float32]
+RoundingDraws: TypeAlias = Callable[[int], npt.NDArray[np.float32]]
 """A count → so many uniform numbers in [0, 1)."""
-Types: TypeAlias = Mapping[str, tuple[str, tuple[int, ...]]]
+CutTypes: TypeAlias = Mapping[str, tuple[str, tuple[int, ...]]]
 """dtype and shape of tensors by name."""
 
 
@@ -49,9 +49,9 @@ class CutForm:
     read: its tensors, of these types → the numbers. Raises InputError (``malformed``).
     """
 
-    types: Callable[[str, int, int], Types]
-    write: Callable[[str, Rows, Draws | None], ArraysByName]
-    read: Callable[[str, int, int, ArraysByName], Rows]
+    types: Callable[[str, int, int], CutTypes]
+    write: Callable[[str, CutRows, RoundingDraws | None], ArraysByName]
+    read: Callable[[str, int, int, ArraysByName], CutRows]
 
 
 def form_of(name: str) -> CutForm:
@@ -66,7 +66,7 @@ def form_of(name: str) -> CutForm:
     raise ValueError("compression is one of float32, float16, int8, int7, … int1 and topk:p with p above 0 and up to 1")
 
 
-def written(name: str, key: str, values: npt.NDArray[Any], draws: Draws | None) -> ArraysByName:
+def written(name: str, key: str, values: npt.NDArray[Any], draws: RoundingDraws | None) -> ArraysByName:
     """The tensors that are sent for the numbers of a batch, ``[B, …]`` and finite.
 
     draws: for rounding at random; None for rounding to nearest.
@@ -75,7 +75,7 @@ def written(name: str, key: str, values: npt.NDArray[Any], draws: Draws | None) 
     return form_of(name).write(key, np.ascontiguousarray(values, np.float32).reshape(len(values), -1), draws)
 
 
-def types_of(name: str, key: str, shape: tuple[int, ...]) -> Types:
+def types_of(name: str, key: str, shape: tuple[int, ...]) -> CutTypes:
     """What `written` gives for numbers of this shape."""
     return form_of(name).types(key, shape[0], math.prod(shape[1:]))
 
@@ -86,7 +86,7 @@ def bytes_of(name: str, shape: tuple[int, ...]) -> int:
     return sum(np.dtype(dtype).itemsize * math.prod(size) for dtype, size in types.values())
 
 
-def read(name: str, key: str, tensors: ArraysByName, shape: tuple[int, ...]) -> Rows:
+def read(name: str, key: str, tensors: ArraysByName, shape: tuple[int, ...]) -> CutRows:
     """The numbers of a batch of this shape, from tensors of the types that `types_of` says.
 
     Raises InputError (``malformed``) for tensors that `written` does not make.
@@ -98,7 +98,7 @@ def _malformed(what: str) -> InputError:
     return InputError(f"Numbers of a cut are malformed: {what}.", code="malformed")
 
 
-def _as_float16(key: str, rows: Rows, draws: Draws | None) -> ArraysByName:
+def _as_float16(key: str, rows: CutRows, draws: RoundingDraws | None) -> ArraysByName:
     if np.abs(rows).max(initial=0.0) >= 65520.0:
         raise InputError(
             "A number of the cut is larger than float16 holds, 65504.",
@@ -126,13 +126,13 @@ def _levels(bits: int) -> CutForm:
     """Whole numbers of so many bits between the least and the largest of a batch."""
     most = (1 << bits) - 1
 
-    def types(key: str, rows: int, width: int) -> Types:
+    def types(key: str, rows: int, width: int) -> CutTypes:
         return {
             key: ("uint8", (packed_size(rows * width, bits),)),
             f"{key}/range": ("float32", (2,)),
         }
 
-    def write(key: str, rows: Rows, draws: Draws | None) -> ArraysByName:
+    def write(key: str, rows: CutRows, draws: RoundingDraws | None) -> ArraysByName:
         least, largest = (float(rows.min()), float(rows.max())) if rows.size else (0.0, 0.0)
         step = (largest - least) / most
         places = (rows.astype(np.float64) - least) / step if step > 0 else np.zeros(rows.shape)
@@ -141,7 +141,7 @@ def _levels(bits: int) -> CutForm:
         found = np.frombuffer(pack(codes.reshape(-1), bits), np.uint8)
         return {key: found, f"{key}/range": np.array([least, largest], np.float32)}
 
-    def restore(key: str, rows: int, width: int, tensors: ArraysByName) -> Rows:
+    def restore(key: str, rows: int, width: int, tensors: ArraysByName) -> CutRows:
         least, largest = (float(value) for value in tensors[f"{key}/range"])
         if not (math.isfinite(least) and math.isfinite(largest) and least <= largest):
             raise _malformed(f"{key}/range is no range")
@@ -163,17 +163,17 @@ def _largest(share: float) -> CutForm:
     def places_of(width: int) -> str:
         return "uint8" if width <= 1 << 8 else "uint16" if width <= 1 << 16 else "int32"
 
-    def types(key: str, rows: int, width: int) -> Types:
+    def types(key: str, rows: int, width: int) -> CutTypes:
         kept = count(width)
         return {key: ("float32", (rows, kept)), f"{key}/places": (places_of(width), (rows, kept))}
 
-    def write(key: str, rows: Rows, draws: Draws | None) -> ArraysByName:
+    def write(key: str, rows: CutRows, draws: RoundingDraws | None) -> ArraysByName:
         kept = count(rows.shape[1])
         places = np.sort(np.argsort(-np.abs(rows), axis=1, kind="stable")[:, :kept], axis=1)
         values = np.take_along_axis(rows, places, axis=1)
         return {key: values, f"{key}/places": places.astype(places_of(rows.shape[1]))}
 
-    def restore(key: str, rows: int, width: int, tensors: ArraysByName) -> Rows:
+    def restore(key: str, rows: int, width: int, tensors: ArraysByName) -> CutRows:
         places = tensors[f"{key}/places"].astype(np.int64)
         if places.size and (places.min() < 0 or places.max() >= width or (np.diff(places, axis=1) <= 0).any()):
             raise _malformed(f"{key}/places do not rise within the row")

@@ -18,7 +18,7 @@ from coterie.aggregation.vertical.compile import compile_split
 from coterie.aggregation.vertical.split import SplitNetwork
 from coterie.client_sdk.party.cut_messages import read_message
 from coterie.client_sdk.party.learner_store import SECRET_BYTES, LearnerCall, call_of
-from coterie.client_sdk.party.role_work import Awaited, BatchDone, RoleWork, Sent, Work
+from coterie.client_sdk.party.role_work import BatchDone, BatchWork, MessageAwaited, RoleWork, Sent, WorkEvent
 from coterie.client_sdk.rows.loading import DataSource
 from coterie.draws import batch_order
 from coterie.privacy.audit.cut import LabelLeak, label_leak
@@ -27,7 +27,7 @@ from coterie.protocol.metrics import MetricSums
 from coterie.protocol.tensors import open_tensors
 from coterie.randomness import seed_of
 
-Rows = Mapping[str, DataSource]
+RowsOfRoles = Mapping[str, DataSource]
 
 
 @dataclass(frozen=True)
@@ -53,10 +53,10 @@ class Traffic:
 class _Role:
     """One role in its work on a call."""
 
-    work: Work
+    work: BatchWork
     call: LearnerCall
     tensors: ArraysByName
-    event: Any = None
+    event: WorkEvent | None = None
     outputs: ArraysByName = field(default_factory=dict[str, NDArray[Any]])
     done: bool = False
 
@@ -85,7 +85,7 @@ class VerticalRun:
         self._seen: dict[tuple[str, str, str], list[tuple[NDArray[np.int64], NDArray[np.float32]]]] = {}
         self._calls, self._trained = 0, 0
 
-    def train(self, rows: Rows, *, on_epoch: Callable[[int, Mapping[str, float]], None] | None = None) -> None:
+    def train(self, rows: RowsOfRoles, *, on_epoch: Callable[[int, Mapping[str, float]], None] | None = None) -> None:
         """Train on rows, from where the last training ended. Raises as `simulate_vertical` does."""
         self._seen = {}
         given = self._read("train", rows)
@@ -94,12 +94,12 @@ class VerticalRun:
         self.epochs = tuple(MetricSums(sums) for sums in ended.call.epochs)
         self._trained += 1
 
-    def evaluate(self, rows: Rows) -> MetricSums:
+    def evaluate(self, rows: RowsOfRoles) -> MetricSums:
         """The metric sums of the model on rows."""
         ended = self._run("evaluate", self._read("evaluate", rows), None)[self._label_role]
         return MetricSums(ended.call.epochs[0])
 
-    def predict(self, rows: Rows) -> NDArray[np.float32]:
+    def predict(self, rows: RowsOfRoles) -> NDArray[np.float32]:
         """What the model says of rows, ``[rows, …]``.
 
         rows: without labels; a role that has the label alone is left out.
@@ -128,7 +128,7 @@ class VerticalRun:
         seen = self.seen(self._label_role, role, "gradient")
         return label_leak(seen.values, self._labels[seen.rows])
 
-    def _read(self, task: TaskName, rows: Rows) -> dict[str, ArraysByName]:
+    def _read(self, task: TaskName, rows: RowsOfRoles) -> dict[str, ArraysByName]:
         bare = [role for role, work in self._roles.items() if task == "predict" and not work.part.schema.has_features]
         wanted = [role for role in self._roles if role not in bare]
         if set(rows) != set(wanted):
@@ -159,7 +159,6 @@ class VerticalRun:
             work.require_trained(call, "this simulation")
             tensors = self.client_state.get(role) or work.first_tensors()
             roles[role] = _Role(work.work(call, given[role], tensors), call, tensors)
-            _go_on(roles[role], None)
         boxes: dict[tuple[str, str], deque[bytes]] = {}
         while not all(role.done for role in roles.values()):
             moved = [self._advance(name, role, boxes, on_epoch) for name, role in roles.items()]
@@ -181,10 +180,12 @@ class VerticalRun:
         while not role.done:
             answer: bytes | None = None
             match role.event:
+                case None:
+                    pass
                 case Sent(other, body):
                     boxes.setdefault((name, other), deque()).append(body)
                     self._note(name, other, role.call, body)
-                case Awaited(other, _):
+                case MessageAwaited(other, _):
                     box = boxes.get((other, name))
                     if not box:
                         return moved
@@ -215,7 +216,7 @@ class VerticalRun:
 
 def simulate_vertical(
     network: SplitNetwork,
-    rows: Rows,
+    rows: RowsOfRoles,
     *,
     seed: int | None = None,
     on_epoch: Callable[[int, Mapping[str, float]], None] | None = None,

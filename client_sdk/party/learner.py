@@ -22,7 +22,7 @@ from coterie.client_sdk.party.learner_store import LearnerCall
 from coterie.client_sdk.party.party import Session
 from coterie.client_sdk.party.plans import require_plan
 from coterie.client_sdk.party.role_calls import CallResult, RoleCalls
-from coterie.client_sdk.party.role_work import Awaited, BatchDone, RoleWork, Sent, partners_of
+from coterie.client_sdk.party.role_work import BatchDone, MessageAwaited, RoleWork, Sent, partners_of
 from coterie.client_sdk.party.telling import told_by_plan
 from coterie.client_sdk.rows.allowed import check_readable
 from coterie.client_sdk.rows.loading import DataSource
@@ -163,7 +163,7 @@ class Learner:
                 match event:
                     case Sent(role, body):
                         self._log.send(role, body, patience_s=self._patience_s)
-                    case Awaited(role, limit):
+                    case MessageAwaited(role, limit):
                         answer = self._log.receive(role, limit=limit, patience_s=self._patience_s)
                     case BatchDone(call, tensors, epoch):
                         if epoch:

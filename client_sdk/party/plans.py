@@ -37,7 +37,7 @@ def send_plan(session: Session, plan: SessionPlan, *, patience_s: float | None =
     bodies = [plan.manifest.data, *(plan.graphs[name] for name in file_names(plan.manifest))]
     own = session.membership.role
     partners = [role.name for role in session.membership.terms.roles if role.name != own]
-    session.disclose(STAGE, *(_disclosure(own, role, plan.id) for role in partners))
+    session.disclose(STAGE, *(plan_told(own, role, plan.id) for role in partners))
     for role in partners:
         for number, body in enumerate(bodies):
             session.send(STAGE, role, body, sequence=number, step=STEP, patience_s=patience_s)
@@ -55,10 +55,10 @@ def receive_plan(session: Session, sender: str, folder: str | Path, *, patience_
     limits = PlanLimits()
     with closing(LearnerStore(Path(folder))) as store:
         log = MessageLog(session, STAGE, store)
-        log.begin(STEP, _disclosure(sender, session.membership.role, None))
+        log.begin(STEP, plan_told(sender, session.membership.role, None))
         data = log.receive(sender, limit=limits.manifest_bytes, patience_s=patience_s)
         manifest = SessionManifest.from_bytes(data)
-        log.begin(STEP, _disclosure(sender, session.membership.role, manifest.id))
+        log.begin(STEP, plan_told(sender, session.membership.role, manifest.id))
         graphs = {
             name: log.receive(sender, limit=limits.graph.graph_bytes, patience_s=patience_s)
             for name in file_names(manifest)
@@ -79,7 +79,8 @@ def require_plan(plan: SessionPlan) -> None:
         )
 
 
-def _disclosure(sender: str, recipient: str, plan: str | None) -> Disclosure:
+def plan_told(sender: str, recipient: str, plan: str | None) -> Disclosure:
+    """That a role tells another a plan, or terms. plan: its id, once it is known."""
     return Disclosure(step=STEP, sender=sender, recipient=recipient, kind="plan", plan=plan, claim="none")
 
 

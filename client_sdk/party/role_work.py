@@ -42,7 +42,7 @@ class Sent:
 
 
 @dataclass(frozen=True)
-class Awaited:
+class MessageAwaited:
     """A message that must come from a role, of at most ``limit`` bytes. It is sent into the generator."""
 
     role: str
@@ -63,8 +63,8 @@ class BatchDone:
     epoch: bool
 
 
-Event: TypeAlias = Sent | Awaited | BatchDone
-Work: TypeAlias = Generator[Event, bytes, ArraysByName]
+WorkEvent: TypeAlias = Sent | MessageAwaited | BatchDone
+BatchWork: TypeAlias = Generator[WorkEvent, bytes, ArraysByName]
 """Returns what the call gives: the prediction."""
 
 
@@ -127,7 +127,7 @@ class RoleWork:
         drawn = {t.name: _uniform(derive(self._secret, f"first {t.name}"), t) for t in stage.from_source("random")}
         return run_batch(stage, self._executable(stage, 1), Supply(model={}), drawn)["client_state"]
 
-    def work(self, call: LearnerCall, arrays: ArraysByName, tensors: ArraysByName) -> Work:
+    def work(self, call: LearnerCall, arrays: ArraysByName, tensors: ArraysByName) -> BatchWork:
         """Every batch that is left of a call.
 
         Raises InputError (``training_diverged``, ``session_values``, ``out_of_range``), Conflict (``session_step``).
@@ -183,7 +183,7 @@ class RoleWork:
 
     def _send(
         self, call: LearnerCall, stage: Stage, batch: ArraysByName, messages: ArraysByName
-    ) -> Generator[Event, bytes, None]:
+    ) -> Generator[WorkEvent, bytes, None]:
         cut = self._plan.manifest.cut
         for role in self.partners:
             own: dict[str, NDArray[Any]] = {}
@@ -196,7 +196,7 @@ class RoleWork:
 
     def _receive(
         self, call: LearnerCall, stage: Stage, stages: list[Stage], received: dict[str, NDArray[Any]]
-    ) -> Generator[Event, bytes, None]:
+    ) -> Generator[WorkEvent, bytes, None]:
         """Let ``received`` have all messages that a stage reads, by address; what comes with them for later stages is
         kept in it.
         """
@@ -207,7 +207,7 @@ class RoleWork:
                 coming = {t.key: t for t in expected.values() if t.partner == role}
                 form = self._plan.manifest.cut.compression
                 limit = sum(bytes_of(form, t.shape) for t in coming.values()) + HEADER_BYTES
-                found = self._read(call, role, coming, (yield Awaited(role, limit)), limit)
+                found = self._read(call, role, coming, (yield MessageAwaited(role, limit)), limit)
                 twice = next((name for name in found if name in received), None)
                 if twice is not None:
                     raise unusable(role, f"{twice} twice for one batch")

@@ -10,7 +10,7 @@ from coterie.aggregation.vertical.trees.terms import TreeTerms
 from coterie.client_sdk.party.learner_store import LearnerStore
 from coterie.client_sdk.party.message_log import MessageLog
 from coterie.client_sdk.party.party import Session
-from coterie.client_sdk.party.plans import STAGE
+from coterie.client_sdk.party.plans import STAGE, STEP, plan_told
 from coterie.errors import ConfigurationError
 from coterie.protocol.canonical import canonical_json, parse_json
 from coterie.protocol.conversion import to_json
@@ -27,8 +27,10 @@ def send_terms(session: Session, terms: TreeTerms, *, patience_s: float | None =
     """
     check_roles(session, terms)
     body = canonical_json(to_json(terms))
+    session.disclose(STAGE, *(plan_told(terms.label_owner, role, terms.digest) for role in terms.feature_owners))
     for role in terms.feature_owners:
-        session.send(STAGE, role, body, sequence=0, patience_s=patience_s)
+        session.send(STAGE, role, body, sequence=0, step=STEP, patience_s=patience_s)
+    session.finish(STAGE, STEP)
 
 
 def receive_terms(session: Session, sender: str, folder: str | Path, *, patience_s: float | None = None) -> TreeTerms:
@@ -40,8 +42,12 @@ def receive_terms(session: Session, sender: str, folder: str | Path, *, patience
     Raises ConfigurationError (``trees_invalid``, ``role_unknown``), and as `Session.receive` does.
     """
     with closing(LearnerStore(Path(folder))) as store:
-        body = MessageLog(session, STAGE, store).receive(sender, limit=_MOST_BYTES, patience_s=patience_s)
-    terms = TreeTerms.from_json(parse_json(body, limit=_MOST_BYTES))
+        log = MessageLog(session, STAGE, store)
+        log.begin(STEP, plan_told(sender, session.membership.role, None))
+        body = log.receive(sender, limit=_MOST_BYTES, patience_s=patience_s)
+        terms = TreeTerms.from_json(parse_json(body, limit=_MOST_BYTES))
+        log.begin(STEP, plan_told(sender, session.membership.role, terms.digest))
+        log.finish()
     if terms.label_owner != sender:
         raise ConfigurationError(
             f"The terms that {sender} sent name {terms.label_owner[:64]!r} as the label owner.",

@@ -10,15 +10,15 @@ attack may do better.
 """
 
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from coterie import errors
 from coterie.privacy.audit.membership import auc
+from coterie.protocol.arrays import Matrix
 
-Matrix: TypeAlias = npt.NDArray[np.float64]
 _KNOWN = 32
 """Rows of class 1 that the direction attack is tried with, at most: each alone, and the mean is told."""
 _RIDGE = 1e-6
@@ -97,7 +97,7 @@ def column_leak(embeddings: npt.NDArray[Any], columns: npt.NDArray[Any], *, know
     seen, left = slice(None, known), slice(known, None)
     squares = x[seen].T @ x[seen]
     ridge = _RIDGE * np.trace(squares) / len(squares) * np.eye(len(squares))
-    weights = np.linalg.solve(squares + ridge, x[seen].T @ y[seen])
-    wrong = ((y[left] - x[left] @ weights) ** 2).sum()
-    spread = ((y[left] - y[seen].mean(axis=0)) ** 2).sum()
-    return float(1 - wrong / spread) if spread > 0 else 0.0
+    weights = cast(Matrix, np.linalg.solve(squares + ridge, x[seen].T @ y[seen]))
+    wrong = float(((y[left] - x[left] @ weights) ** 2).sum())
+    spread = float(((y[left] - y[seen].mean(axis=0)) ** 2).sum())
+    return 1 - wrong / spread if spread > 0 else 0.0

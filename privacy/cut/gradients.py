@@ -7,16 +7,16 @@ None of it is differential privacy: it makes known attacks fail, and is measured
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from coterie.privacy.dp.noise import gaussian
+from coterie.protocol.arrays import Matrix
 from coterie.protocol.cut import GradientKind, GradientNoise
 from coterie.randomness import derive
 
-Matrix: TypeAlias = npt.NDArray[np.float64]
 _GRID = 129
 """Steps in which the budget of ``marvell`` is shared out, each way."""
 

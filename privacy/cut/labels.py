@@ -13,10 +13,10 @@ import numpy.typing as npt
 
 from coterie.privacy.dp.noise.source import NoiseSource
 from coterie.privacy.dp.randomised_response import odds, respond_all
-from coterie.protocol.cut import LabelNoise
+from coterie.protocol.cut import RandomisedLabels
 
 
-def protect(labels: npt.NDArray[Any], classes: int, noise: LabelNoise, key: bytes) -> npt.NDArray[Any]:
+def protect(labels: npt.NDArray[Any], classes: int, noise: RandomisedLabels, key: bytes) -> npt.NDArray[Any]:
     """Labels ``[N]`` from 0 to classes - 1, as a training takes them; in their dtype.
 
     key: 32 bytes that nobody else knows; the same key gives the same labels.
@@ -26,7 +26,7 @@ def protect(labels: npt.NDArray[Any], classes: int, noise: LabelNoise, key: byte
     return np.asarray(answers, labels.dtype)
 
 
-def kept(noise: LabelNoise, classes: int) -> float:
+def kept(noise: RandomisedLabels, classes: int) -> float:
     """The probability that a label is the true one."""
     ratio = float(odds(noise.epsilon))
     return ratio / (ratio + classes - 1)

@@ -9,6 +9,9 @@ import pytest
 from split_kit import Central, InOnePlace, batches, network, rows
 
 from coterie import errors
+from coterie.aggregation.compiling.compile import compile_plan
+from coterie.aggregation.experiment import Experiment
+from coterie.aggregation.plan.check import check_manifest
 from coterie.aggregation.plan.check_session import SessionPlan, check_session_manifest, check_session_plan
 from coterie.aggregation.plan.session_manifest import RolePart, SessionManifest
 from coterie.aggregation.vertical.compile import compile_split
@@ -17,7 +20,8 @@ from coterie.compute import nn, optim
 from coterie.compute import numpy as xp
 from coterie.protocol.canonical import canonical_json
 from coterie.protocol.conversion import to_json
-from coterie.protocol.cut import CutPolicy, EmbeddingNoise, GradientNoise, LabelNoise
+from coterie.protocol.cut import CutPolicy, EmbeddingNoise, GradientNoise, RandomisedLabels
+from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.schema import DataSchema, Feature, Label
 
 
@@ -106,7 +110,7 @@ def test_a_cut_is_told_and_a_plan_without_one_has_the_bytes_of_before() -> None:
         compression="int4",
         embedding=EmbeddingNoise(clip=1.0, deviation=0.5),
         gradient=GradientNoise(kind="max_norm"),
-        label=LabelNoise(epsilon=2.0),
+        label=RandomisedLabels(epsilon=2.0),
     )
     manifest = compile_split(network(cut=cut)).manifest
     assert SessionManifest.from_bytes(manifest.data) == manifest and manifest.cut == cut
@@ -233,7 +237,7 @@ def _labelled(**fields: Any) -> dict[str, Any]:
         (_labels(model=None), "split_invalid", "a model if it has features"),
         ({"cut": "int8"}, "split_invalid", "CutPolicy"),
         (
-            {"cut": CutPolicy(label=LabelNoise(epsilon=1.0)), **_labelled(dtype="float32")},
+            {"cut": CutPolicy(label=RandomisedLabels(epsilon=1.0)), **_labelled(dtype="float32")},
             "split_invalid",
             "noise on labels needs classes",
         ),
@@ -361,3 +365,21 @@ def test_all_columns_are_read_by_the_role_that_has_them() -> None:
         "registry": {"scan"},
         "insurer": {"costs"},
     }
+
+
+def test_what_one_population_trains_needs_features() -> None:
+    """A label alone is for roles of a session."""
+    alone = DataSchema((), Label(name="ill", classes=(0, 1)))
+    fields: dict[str, Any] = {
+        "name": "alone",
+        "model": nn.Linear(2, 2),
+        "loss": network().loss,
+        "optimizer": optim.sgd(0.1),
+        "rounds": RoundPolicy(rounds=1, cohort=1),
+    }
+    with pytest.raises(errors.ExperimentError, match="1 to 1000 features"):
+        compile_plan(Experiment(schema=alone, **fields))
+    plan = compile_plan(Experiment(schema=DataSchema((Feature(name="blood", shape=(2,)),), alone.label), **fields)).plan
+    with pytest.raises(errors.PlanRefused, match="1 to 1000 features") as refused:
+        check_manifest(replace(plan.manifest, schema=alone))
+    assert refused.value.reason == "plan_manifest"

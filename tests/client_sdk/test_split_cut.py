@@ -20,7 +20,7 @@ from coterie.client_sdk.party.party import Session
 from coterie.client_sdk.party.role_calls import STAGE
 from coterie.compute import nn
 from coterie.errors import CoterieError
-from coterie.protocol.cut import CutPolicy, EmbeddingNoise, GradientNoise, LabelNoise
+from coterie.protocol.cut import CutPolicy, EmbeddingNoise, GradientNoise, RandomisedLabels
 from coterie.protocol.schema import DataSchema, Label
 from coterie.randomness import seed_of
 from coterie.simulation import VerticalRun
@@ -30,7 +30,7 @@ CUT = CutPolicy(
     compression="int4",
     embedding=EmbeddingNoise(clip=1.0, deviation=0.1),
     gradient=GradientNoise(kind="max_norm"),
-    label=LabelNoise(epsilon=2.0),
+    label=RandomisedLabels(epsilon=2.0),
 )
 
 

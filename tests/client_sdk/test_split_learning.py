@@ -24,7 +24,7 @@ from coterie.client_sdk.party.party import Party
 from coterie.client_sdk.party.pins import trust_first_use
 from coterie.client_sdk.party.plans import receive_plan, send_plan
 from coterie.client_sdk.party.role_calls import STAGE
-from coterie.client_sdk.party.role_work import Awaited, RoleWork, Sent
+from coterie.client_sdk.party.role_work import MessageAwaited, RoleWork, Sent
 from coterie.client_sdk.rows.loading import load_data
 from coterie.compute import nn, optim
 from coterie.compute.data import ArraySource
@@ -317,8 +317,8 @@ def test_a_tensor_that_comes_again_is_refused() -> None:
     call = call_of("train", rows, 0, threads=1, trained=0)
     work = role.work(call, rows, role.first_tensors())
     body = encode_tensors({"gradient": np.zeros((8, 2), np.float32)}, {"at": step_text(call)})
-    assert isinstance(next(work), Sent) and isinstance(next(work), Awaited)
-    assert isinstance(work.send(body), Awaited)
+    assert isinstance(next(work), Sent) and isinstance(next(work), MessageAwaited)
+    assert isinstance(work.send(body), MessageAwaited)
     with pytest.raises(CoterieError) as again:
         work.send(body)
     assert again.value.reason == "session_values" and "owner/gradient twice" in again.value.message

@@ -7,7 +7,7 @@ import pytest
 
 from coterie.errors import InputError
 from coterie.protocol.conversion import from_json, to_json
-from coterie.protocol.cut import CutPolicy, EmbeddingNoise, GradientNoise, LabelNoise
+from coterie.protocol.cut import CutPolicy, EmbeddingNoise, GradientNoise, RandomisedLabels
 from coterie.protocol.cut_tensors import bytes_of, form_of, read, types_of, written
 from coterie.randomness import seed_of, uniforms
 
@@ -129,7 +129,7 @@ def test_a_form_that_is_not_in_the_table_is_refused(name: str) -> None:
         lambda: EmbeddingNoise(clip=1.0, deviation=float("inf")),
         lambda: GradientNoise(kind="none"),  # pyright: ignore[reportArgumentType]
         lambda: GradientNoise(kind="gaussian", scale=-1.0),
-        lambda: LabelNoise(epsilon=0.0),
+        lambda: RandomisedLabels(epsilon=0.0),
     ],
 )
 def test_a_protection_that_cannot_be_is_refused(make: Any) -> None:
@@ -144,6 +144,6 @@ def test_a_policy_is_its_json_and_says_nothing_where_nothing_is_done() -> None:
         compression="int4",
         embedding=EmbeddingNoise(clip=1.0, deviation=0.5),
         gradient=GradientNoise(kind="marvell"),
-        label=LabelNoise(epsilon=2.0),
+        label=RandomisedLabels(epsilon=2.0),
     )
     assert from_json(CutPolicy, to_json(whole), code="x") == whole and not whole.does_nothing

@@ -11,13 +11,13 @@ from coterie.aggregation.vertical.compile import compile_split
 from coterie.aggregation.vertical.split import FeatureRole, LabelRole, SplitNetwork
 from coterie.client_sdk.party.agreement import step_text
 from coterie.client_sdk.party.learner_store import call_of
-from coterie.client_sdk.party.role_work import Awaited, BatchDone, RoleWork, Sent
+from coterie.client_sdk.party.role_work import BatchDone, MessageAwaited, RoleWork, Sent
 from coterie.compute import nn, optim
 from coterie.compute.nn import losses
 from coterie.compute.nn import metrics as nn_metrics
 from coterie.privacy.audit.cut import column_leak
 from coterie.privacy.audit.membership import auc
-from coterie.protocol.cut import CutPolicy, EmbeddingNoise, GradientNoise, LabelNoise
+from coterie.protocol.cut import CutPolicy, EmbeddingNoise, GradientNoise, RandomisedLabels
 from coterie.protocol.schema import DataSchema, Feature, Label
 from coterie.protocol.tensors import encode_tensors, open_tensors
 from coterie.simulation import VerticalRun, simulate_vertical
@@ -155,7 +155,7 @@ def test_noise_on_gradients_takes_labels_off_them(
 def test_gradients_tell_randomised_labels_and_of_the_true_ones_little() -> None:
     """What is left is what columns tell of labels, which no noise on labels hides."""
     given, fresh = rows(), rows(seed=4)
-    run = simulate_vertical(network(cut=CutPolicy(label=LabelNoise(epsilon=1.0))), given, seed=1)
+    run = simulate_vertical(network(cut=CutPolicy(label=RandomisedLabels(epsilon=1.0))), given, seed=1)
     leak = run.label_leak("shop")
     open_leak = simulate_vertical(network(), given, seed=1).label_leak("shop")
     assert leak.norm < open_leak.norm - 0.1 and leak.direction < 0.7 < 0.95 < open_leak.direction
@@ -212,7 +212,7 @@ def test_work_that_is_begun_again_says_the_same_numbers() -> None:
             found.append(event)
             call = event.call if isinstance(event, BatchDone) else call
             answer = None
-            if isinstance(event, Awaited):
+            if isinstance(event, MessageAwaited):
                 packed: dict[str, Any] = {"gradient": np.zeros(16, np.uint8), "gradient/range": back[0, :2]}
                 answer = encode_tensors(packed, {"at": step_text(call)})
 

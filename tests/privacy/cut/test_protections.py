@@ -9,7 +9,7 @@ import pytest
 from coterie.errors import ArgumentValueError
 from coterie.privacy.cut import embeddings, gradients, labels
 from coterie.privacy.dp import normal
-from coterie.protocol.cut import EmbeddingNoise, GradientNoise, LabelNoise
+from coterie.protocol.cut import EmbeddingNoise, GradientNoise, RandomisedLabels
 from coterie.randomness import seed_of
 
 KEY = seed_of("cut")
@@ -129,14 +129,14 @@ def test_the_cost_of_an_embedding_is_that_of_a_gaussian() -> None:
     assert once >= normal.epsilon_of(2.0 / 8.0, 1e-5)
     four = embeddings.cost(noise, width=16, times=4, delta=1e-5)
     np.testing.assert_allclose(four, normal.epsilon_of(2 * 2.0 / 8.0, 1e-5), rtol=1e-4)
-    for wrong in ({"width": 0}, {"times": 0}, {"delta": 0.0}):
+    for width, times, delta in ((0, 1, 1e-5), (1, 0, 1e-5), (1, 1, 0.0)):
         with pytest.raises(ArgumentValueError):
-            embeddings.cost(noise, **{"width": 1, "times": 1, "delta": 1e-5, **wrong})
+            embeddings.cost(noise, width=width, times=times, delta=delta)
 
 
 @pytest.mark.parametrize(("epsilon", "count"), [(0.5, 2), (2.0, 2), (1.0, 5)])
 def test_labels_are_true_as_often_as_the_formula_says(epsilon: float, count: int) -> None:
-    noise, rows = LabelNoise(epsilon=epsilon), 20_000
+    noise, rows = RandomisedLabels(epsilon=epsilon), 20_000
     truth = (np.arange(rows) % count).astype(np.int32)
     given = labels.protect(truth, count, noise, KEY)
     keep = math.exp(epsilon) / (count - 1 + math.exp(epsilon))
@@ -154,4 +154,4 @@ def test_labels_are_true_as_often_as_the_formula_says(epsilon: float, count: int
 def test_a_label_that_is_no_class_is_refused() -> None:
     for wrong in (-1, 2):
         with pytest.raises(ArgumentValueError, match="not one of 2"):
-            labels.protect(np.array([0, wrong], np.int32), 2, LabelNoise(epsilon=1.0), KEY)
+            labels.protect(np.array([0, wrong], np.int32), 2, RandomisedLabels(epsilon=1.0), KEY)
