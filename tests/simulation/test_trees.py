@@ -77,5 +77,5 @@ def test_the_example_shows_what_a_partner_is_worth() -> None:
         [sys.executable, str(EXAMPLE)], capture_output=True, text=True, timeout=patience(60), check=True
     )
     found = re.match(r"AUC on rows held out: (0\.\d+), of the clinic alone (0\.\d+)", done.stdout)
-    assert found and float(found[1]) > 0.97 > float(found[2]) + 0.1, done.stdout
+    assert found and float(found[1]) > 0.97 > float(found[2]) + 0.05, done.stdout
     assert "laboratory: worst" in done.stdout
