@@ -96,7 +96,7 @@ class Disclosure(Signed):
     @property
     def subject(self) -> bytes:
         """All but what a party may not know: equal for what is said of one thing."""
-        return canonical_json(self.model_dump(mode="json", exclude=_OPEN))
+        return canonical_json(self.model_dump(mode="json", exclude=set(_OPEN)))
 
     def agrees_with(self, other: "Disclosure") -> bool:
         """Whether both may be said of one thing: they are equal in all that both know."""
