@@ -78,7 +78,7 @@ class SparseQuant(KeepsFraction):
         vector = np.zeros(stop - start, np.float32)
         head = 2 * _EDGE.itemsize * len(shape.segments)
         edges = np.frombuffer(read_payload(payload, 0, head), _EDGE).reshape(-1, 2)
-        with np.errstate(over="ignore"):
+        with np.errstate(over="ignore", invalid="ignore"):
             finite = np.isfinite(edges.astype(np.float32)).all()
         if not finite:
             raise errors.UpdateRefused("A segment's least or largest value is not finite.", code="not_finite")

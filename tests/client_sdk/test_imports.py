@@ -73,12 +73,14 @@ def test_the_public_names_are_these() -> None:
     assert coterie.client_sdk.__all__ == ["Control", "Device", "DevicePolicy", "submit"]
     assert coterie.simulation.__all__ == [
         "Simulation",
+        "VerticalRun",
         "VirtualClients",
         "dirichlet",
         "iid",
         "prepare",
         "simulate",
         "simulate_full",
+        "simulate_vertical",
         "split",
     ]
     for package in (coterie.client_sdk, coterie.simulation):

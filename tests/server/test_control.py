@@ -15,6 +15,7 @@ from coterie.aggregation.plan.manifest import NamedRule
 from coterie.protocol.audit import AuditEntry, first_fault
 from coterie.protocol.conversion import to_json
 from coterie.protocol.device import Problem
+from coterie.protocol.schema import Label
 from coterie.protocol.signing import SigningKey, sign_plan
 from coterie.protocol.tensors import encode_tensors
 from coterie.server.store import audit
@@ -335,7 +336,7 @@ def test_an_event_number_that_no_stream_sent_is_refused_before_the_stream_begins
 
 def test_faults_of_a_body_are_told_in_plain_sentences(coordinator: Opener) -> None:
     async def check(operator: Operator) -> None:
-        label = {"name": "y", "low": 0, "high": 2}
+        label = to_json(Label(name="y", low=0, high=2))
         asked: dict[str, Any] = {"name": "clinics", "data_schema": {"features": [], "label": label}}
         answer = await operator.call("POST", "/v1/populations", json=asked)
         problem = answer.json()
