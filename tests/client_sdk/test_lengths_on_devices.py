@@ -84,7 +84,7 @@ def test_masked_updates_are_those_of_the_full_length(tmp_path: Path, widths: lis
     whole = simulate_full(replace(wanted, lengths={}, secure_aggregation=False), clients).weights
     start = compile_plan(wanted).initial
     for name, value in whole.items():
-        # What masks hide is rotated and rounded to a grid, at random: the worst of many elements is some deviations off.
+        # Masked numbers are rotated and rounded to a grid at random: the worst of many is some deviations off.
         moved = np.abs(value - start[name]).max()
         np.testing.assert_allclose(found[name], value, atol=0.02 * moved, err_msg=name)
         assert np.sqrt(np.square(found[name] - value).mean()) < 0.005 * moved
