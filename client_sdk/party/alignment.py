@@ -24,7 +24,6 @@ from coterie.client_sdk.party.faults import AlignmentFaults
 from coterie.client_sdk.party.message_log import EXPIRED
 from coterie.client_sdk.party.party import Session
 from coterie.client_sdk.party.session import Incoming
-from coterie.client_sdk.party.telling import told_by_alignment
 from coterie.errors import ArgumentValueError, Conflict, CoterieError, InputError, RemoteError
 from coterie.privacy.entropy import draw
 from coterie.privacy.psi.blinding import PsiKey
@@ -39,6 +38,7 @@ from coterie.privacy.psi.messages import (
     most_bytes,
     read_psi_message,
 )
+from coterie.protocol.disclosures import Disclosure, DisclosureKind
 from coterie.protocol.session import PartyRole
 
 Refusal = TypeVar("Refusal", bound=CoterieError)
@@ -216,7 +216,7 @@ class _Alignment:
         """Agree with the partner. Raises Conflict (``psi_terms``), the attempt being over then."""
         self._sent = self._received = progress.number
         self._step = f"align {progress.number}"
-        told = told_by_alignment(progress.hello, self._partner.name, self._step)
+        told = _told(progress.hello, self._partner.name, self._step)
         self._session.disclose(self._stage, *told)
         host = _Host(self, store)
         try:
@@ -370,3 +370,18 @@ class _Host:
     def receive(self, use: Callable[[PsiMessage], bytes]) -> PsiMessage:
         """The next message of the partner."""
         return self._alignment.receive(self._store, use)
+
+
+def _told(hello: PsiHello, partner: str, step: str) -> list[Disclosure]:
+    """By an alignment, to and by a party: of rows of which it does not know how many the partner has.
+
+    hello: the party's first words.
+    """
+    result: DisclosureKind = "memberships" if hello.terms.result == "rows" else "intersection_sizes"
+    found: list[Disclosure] = []
+    for sender, recipient in ((hello.role, partner), (partner, hello.role)):
+        kinds: list[DisclosureKind] = ["row_counts", "blinded_ids"]
+        if hello.terms.told in ("", recipient):
+            kinds.append(result)
+        found += [Disclosure(step=step, sender=sender, recipient=recipient, kind=kind, numbers=1) for kind in kinds]
+    return found

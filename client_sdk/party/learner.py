@@ -17,17 +17,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.aggregation.plan.check_session import SessionPlan
+from coterie.aggregation.plan.session_manifest import SessionManifest
 from coterie.aggregation.plan.stage import PREDICTION, TaskName
 from coterie.client_sdk.party.learner_store import LearnerCall
 from coterie.client_sdk.party.party import Session
 from coterie.client_sdk.party.plans import require_plan
 from coterie.client_sdk.party.role_calls import CallResult, RoleCalls
 from coterie.client_sdk.party.role_work import BatchDone, MessageAwaited, RoleWork, Sent, partners_of
-from coterie.client_sdk.party.telling import told_by_plan
+from coterie.client_sdk.party.telling import step_of
 from coterie.client_sdk.rows.allowed import check_readable
 from coterie.client_sdk.rows.loading import DataSource
 from coterie.privacy.entropy import Entropy
 from coterie.protocol.arrays import ArraysByName
+from coterie.protocol.disclosures import Disclosure
 from coterie.protocol.metrics import MetricSums
 
 STEPS_PER_CHECKPOINT: Final = 100
@@ -143,7 +145,7 @@ class Learner:
             arrays,
             self._threads,
             begin=self._begin,
-            tells=lambda call: told_by_plan(self._plan.manifest, self._role.name, call),
+            tells=lambda call: _told(self._plan.manifest, self._role.name, call),
             work=lambda call: self._work(call, arrays, on_epoch),
         )
 
@@ -174,3 +176,13 @@ class Learner:
                 event = work.send(answer)
         except StopIteration as end:
             return call, end.value
+
+
+def _told(manifest: SessionManifest, role: str, call: LearnerCall) -> list[Disclosure]:
+    """By a call of a plan's stages, to and by a role."""
+    times = manifest.training.epochs if call.task == "train" else 1
+    return [
+        told.model_copy(update={"step": step_of(call), "rows": call.rows, "times": times})
+        for told in manifest.disclosures()
+        if told.step == call.task and role in (told.sender, told.recipient)
+    ]

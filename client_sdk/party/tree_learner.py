@@ -43,8 +43,7 @@ from coterie.aggregation.vertical.trees.terms import TreeTerms
 from coterie.client_sdk.party.learner_store import LearnerCall
 from coterie.client_sdk.party.party import Session
 from coterie.client_sdk.party.role_calls import CallResult, RoleCalls
-from coterie.client_sdk.party.telling import told_by_trees
-from coterie.client_sdk.party.tree_terms import check_roles
+from coterie.client_sdk.party.tree_terms import check_roles, told_by_trees
 from coterie.errors import ArgumentTypeError, ConfigurationError
 from coterie.privacy.he.batches import CipherPool
 from coterie.privacy.he.keys import make_key

@@ -1,19 +1,24 @@
-"""The terms of trees, from the label owner to the feature owners: one message, in the stage ``plan`` of a session.
+"""The terms of trees, from the label owner to the feature owners: one message, in the stage ``plan`` of a session. And
+what trees of such terms tell, for the session's report.
 
 They need no signature: messages are sealed between parties that have pinned each other's keys.
 """
 
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from typing import Final
 
 from coterie.aggregation.vertical.trees.terms import TreeTerms
-from coterie.client_sdk.party.learner_store import LearnerStore
+from coterie.client_sdk.party.learner_store import LearnerCall, LearnerStore
 from coterie.client_sdk.party.message_log import MessageLog
 from coterie.client_sdk.party.party import Session
 from coterie.client_sdk.party.plans import STAGE, STEP, plan_told
+from coterie.client_sdk.party.telling import step_of
 from coterie.errors import ConfigurationError
 from coterie.protocol.canonical import canonical_json, parse_json
 from coterie.protocol.conversion import to_json
+from coterie.protocol.disclosures import Disclosure, DisclosureKind
 
 _MOST_BYTES = 1 << 16
 
@@ -68,3 +73,40 @@ def check_roles(session: Session, terms: TreeTerms) -> None:
             hint="Make the session with the roles of the terms, or the terms with those of the session.",
             code="role_unknown",
         )
+
+
+_TOLD: Final[dict[str, tuple[tuple[DisclosureKind, str, bool, Callable[[TreeTerms], int]], ...]]] = {
+    "train": (
+        ("ciphertexts", "gradient and hessian", True, lambda terms: 2),
+        ("instance_sets", "nodes", True, lambda terms: terms.depth),
+        ("splits", "chosen", True, lambda terms: 0),
+        ("values", "numbers of bins", False, lambda terms: 0),
+        ("sums", "gradients and hessians of bins", False, lambda terms: 0),
+        ("instance_sets", "sides", False, lambda terms: terms.depth),
+    ),
+    # Of every split, also of those that a row does not come by.
+    "predict": (("instance_sets", "sides", False, lambda terms: (1 << terms.depth) - 1),),
+}
+"""By task: what is told, which, whether the label owner tells it, and how many numbers of a row are told for a tree: 0
+where they are not of single rows."""
+
+
+def told_by_trees(terms: TreeTerms, role: str, call: LearnerCall) -> list[Disclosure]:
+    """By a call, to and by a role: at most, about every row, once for each tree that is not grown alone."""
+    owner, shared = terms.label_owner, terms.trees - terms.trees_alone
+    return [
+        Disclosure(
+            step=step_of(call),
+            sender=owner if by_owner else partner,
+            recipient=partner if by_owner else owner,
+            kind=kind,
+            key=key,
+            numbers=numbers(terms),
+            rows=call.rows,
+            times=max(1, shared),
+            plan=terms.digest,
+        )
+        for partner in terms.feature_owners
+        if role in (owner, partner)
+        for kind, key, by_owner, numbers in _TOLD[call.task]
+    ]

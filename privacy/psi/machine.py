@@ -12,7 +12,7 @@ is shown none of them.
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Final
+from typing import Final, TypeAlias
 
 from coterie import errors
 from coterie.privacy.psi.messages import (
@@ -51,34 +51,26 @@ class PsiPart(Enum):
 
 
 _P, _K = PsiPhase, PsiKind
-TRANSITIONS: Final[Mapping[tuple[PsiPart, PsiResult], Mapping[PsiPhase, Mapping[PsiKind, PsiPhase]]]] = {
-    (PsiPart.BOTH, "rows"): {
-        _P.GREETING: {_K.HELLO: _P.BLINDING},
-        _P.BLINDING: {_K.POINTS: _P.MIXING},
-        _P.MIXING: {_K.TAGS: _P.COUNTING},
-        _P.COUNTING: {_K.ENOUGH: _P.LINKING, _K.FEW: _P.REFUSED},
-        _P.LINKING: {_K.LINKS: _P.DONE},
-    },
-    (PsiPart.BOTH, "count"): {
-        _P.GREETING: {_K.HELLO: _P.BLINDING},
-        _P.BLINDING: {_K.POINTS: _P.MIXING},
-        _P.MIXING: {_K.TAGS: _P.COUNTING},
-        _P.COUNTING: {_K.ENOUGH: _P.DONE, _K.FEW: _P.REFUSED},
-    },
-    # Whether there are enough, this party says itself: the verdict is its own.
-    (PsiPart.TOLD, "rows"): {
-        _P.GREETING: {_K.HELLO: _P.BLINDING},
-        _P.BLINDING: {_K.POINTS: _P.MIXING},
-        _P.MIXING: {_K.TAGS: _P.COUNTING},
-        _P.COUNTING: {_K.ENOUGH: _P.LINKING, _K.FEW: _P.REFUSED},
-        _P.LINKING: {_K.LINKS: _P.DONE},
-    },
-    (PsiPart.TOLD, "count"): {
-        _P.GREETING: {_K.HELLO: _P.BLINDING},
-        _P.BLINDING: {_K.POINTS: _P.MIXING},
-        _P.MIXING: {_K.TAGS: _P.COUNTING},
-        _P.COUNTING: {_K.ENOUGH: _P.DONE, _K.FEW: _P.REFUSED},
-    },
+_Phases: TypeAlias = Mapping[PsiPhase, Mapping[PsiKind, PsiPhase]]
+# What a party goes through that is told. Alone, it gives the verdict that ends counting itself.
+_LEARNS_ROWS: Final[_Phases] = {
+    _P.GREETING: {_K.HELLO: _P.BLINDING},
+    _P.BLINDING: {_K.POINTS: _P.MIXING},
+    _P.MIXING: {_K.TAGS: _P.COUNTING},
+    _P.COUNTING: {_K.ENOUGH: _P.LINKING, _K.FEW: _P.REFUSED},
+    _P.LINKING: {_K.LINKS: _P.DONE},
+}
+_LEARNS_COUNT: Final[_Phases] = {
+    _P.GREETING: {_K.HELLO: _P.BLINDING},
+    _P.BLINDING: {_K.POINTS: _P.MIXING},
+    _P.MIXING: {_K.TAGS: _P.COUNTING},
+    _P.COUNTING: {_K.ENOUGH: _P.DONE, _K.FEW: _P.REFUSED},
+}
+TRANSITIONS: Final[Mapping[tuple[PsiPart, PsiResult], _Phases]] = {
+    (PsiPart.BOTH, "rows"): _LEARNS_ROWS,
+    (PsiPart.BOTH, "count"): _LEARNS_COUNT,
+    (PsiPart.TOLD, "rows"): _LEARNS_ROWS,
+    (PsiPart.TOLD, "count"): _LEARNS_COUNT,
     (PsiPart.TELLING, "rows"): {
         _P.GREETING: {_K.HELLO: _P.BLINDING},
         _P.BLINDING: {_K.POINTS: _P.COUNTING},

@@ -15,7 +15,7 @@ from coterie.aggregation.plan.check import check_manifest
 from coterie.aggregation.plan.check_session import SessionPlan, check_session_manifest, check_session_plan
 from coterie.aggregation.plan.session_manifest import RolePart, SessionManifest
 from coterie.aggregation.vertical.compile import compile_split
-from coterie.aggregation.vertical.split import FeatureRole
+from coterie.aggregation.vertical.split import FeatureRole, SplitNetwork
 from coterie.compute import nn, optim
 from coterie.compute import numpy as xp
 from coterie.protocol.canonical import canonical_json
@@ -25,11 +25,8 @@ from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.schema import DataSchema, Feature, Label
 
 
-@pytest.mark.parametrize(
-    "optimizer", [optim.sgd(0.3), optim.adam(0.05), optim.sgd(0.1, momentum=0.9)], ids=lambda o: o.name
-)
-def test_a_split_network_takes_the_steps_of_the_whole_one(optimizer: Any) -> None:
-    split = network(optimizer=optimizer)
+def same_steps(split: SplitNetwork) -> tuple[InOnePlace, Central, Any]:
+    """The network in its parts and in one place, with the rows that both were trained on, step by step alike."""
     here, given = InOnePlace(compile_split(split)), rows()
     here.begin()
     central = Central(split, here.state)
@@ -40,6 +37,15 @@ def test_a_split_network_takes_the_steps_of_the_whole_one(optimizer: Any) -> Non
         for name, value in tensors.items():
             if not name.startswith("optimizer/"):
                 np.testing.assert_allclose(value, central.weights[f"{role}/{name}"], rtol=2e-5, atol=2e-6)
+    return here, central, given
+
+
+@pytest.mark.parametrize(
+    "optimizer", [optim.sgd(0.3), optim.adam(0.05), optim.sgd(0.1, momentum=0.9)], ids=lambda o: o.name
+)
+def test_a_split_network_takes_the_steps_of_the_whole_one(optimizer: Any) -> None:
+    split = network(optimizer=optimizer)
+    here, central, given = same_steps(split)
     predicted = here.batch(
         "predict",
         {role: {name: np.resize(a, (16, *a.shape[1:])) for name, a in g.items()} for role, g in given.items()},
@@ -58,16 +64,7 @@ def bare(**changes: Any) -> dict[str, Any]:
 def test_a_role_with_labels_alone_trains_the_rest_of_the_network() -> None:
     """The gradients are those of the network in one place: of a loss that the roles with features know nothing of."""
     split = network(**bare(), optimizer=optim.sgd(0.3))
-    here, given = InOnePlace(compile_split(split)), rows()
-    here.begin()
-    central = Central(split, here.state)
-    for batch in batches(split, given):
-        here.batch("train", batch)
-        central.step(batch)
-    for role, tensors in here.state.items():
-        for name, value in tensors.items():
-            if not name.startswith("optimizer/"):
-                np.testing.assert_allclose(value, central.weights[f"{role}/{name}"], rtol=2e-5, atol=2e-6)
+    here, _, _ = same_steps(split)
     clinic = here.plan.manifest.part("clinic")
     read = {stage.name: {t.key for t in stage.from_source("batch")} for stage in clinic.stages}
     assert read == {"begin": set(), "fit": {"ill", "sample_weight"}, "eval": {"ill", "sample_weight"}, "infer": set()}

@@ -11,7 +11,7 @@ from pathlib import Path
 from coterie.client_sdk.party.alignment import align
 from coterie.client_sdk.party.party import Party
 from coterie.client_sdk.party.pins import trust_first_use
-from coterie.errors import ConfigurationError, Unreachable
+from tests.client_sdk.role_session import joined
 from tests.patience import patience
 
 IDS = {
@@ -23,16 +23,7 @@ IDS = {
 def main(url: str, folder: Path, token: str, role: str) -> None:
     """The whole call."""
     with Party(folder / "party", judge=trust_first_use) as party:
-        while True:
-            try:
-                session = party.session()
-                break
-            except ConfigurationError:
-                pass
-            try:
-                party.join(url, token)
-            except Unreachable:
-                continue
+        session = joined(party, url, token)
         found = align(session, IDS[role], patience_s=patience(100))
         rows: list[int] = [] if found.rows is None else found.rows.tolist()
         print(json.dumps([IDS[role][row] for row in rows]))

@@ -1,6 +1,5 @@
 """Experiments over real HTTP, held against their simulation."""
 
-import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -8,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from sdk_kit import RESEARCHER, Coordinator
+from sdk_kit import RESEARCHER, Coordinator, at_work
 
 from coterie.aggregation.experiment import Experiment
 from coterie.client_sdk import Control, Device
@@ -40,18 +39,10 @@ def assert_as_simulated(
                 Device(coordinator.url, data=rows, folder=folder / f"d{number}", token=token)
                 for number, rows in enumerate(clients)
             ]
-            threads = [threading.Thread(target=device.run) for device in made]
-            for thread in threads:
-                thread.start()
-            try:
+            with at_work(made):
                 for event in run.watch():
                     if event.type == "round.committed" and len(run.models()) > until:
                         break
-            finally:
-                for device, thread in zip(made, threads, strict=True):
-                    device.stop()
-                    thread.join(patience(60))
-                    device.close()
         history = run.wait(patience(30))
         found = read_file(run.download(folder / "weights", version=str(last), form="weights"))
     simulated = simulate_full(wanted, list(clients))

@@ -5,7 +5,8 @@ import importlib.util
 import json
 import os
 import signal
-from collections.abc import AsyncGenerator, Callable, Generator, Mapping
+import threading
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -24,6 +25,7 @@ from coterie.aggregation.horizontal.algorithm import Algorithm, Finish, Finished
 from coterie.client_sdk.control.client import ControlClient
 from coterie.client_sdk.control.submission import Submission, send
 from coterie.client_sdk.device.agent import Agent
+from coterie.client_sdk.device.device import Device
 from coterie.client_sdk.device.policy import DevicePolicy
 from coterie.client_sdk.device.settings import AgentSettings
 from coterie.compute.nn.losses import softmax_cross_entropy
@@ -208,6 +210,23 @@ async def assert_two_noised_rounds(place: Lab, wanted: Experiment, clients: int,
 def kinds(events: Events) -> list[str]:
     """What a device told, without its waits."""
     return [event["event"] for event in events if event["event"] != "waiting"]
+
+
+@contextmanager
+def at_work(devices: Sequence[Device]) -> Generator[None, None, None]:
+    """Devices that run, each in a thread, until the block ends; then they are closed."""
+    threads = [threading.Thread(target=device.run) for device in devices]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        for device in devices:
+            device.stop()
+        for thread in threads:
+            thread.join(patience(60))
+        for device in devices:
+            device.close()
 
 
 @dataclass(frozen=True)

@@ -20,9 +20,9 @@ from coterie.client_sdk.party.pins import trust_first_use
 from coterie.client_sdk.party.plans import receive_plan, send_plan
 from coterie.compute import nn, optim
 from coterie.compute.nn import losses
-from coterie.errors import ConfigurationError, Unreachable
 from coterie.protocol.canonical import sha256_hex
 from coterie.protocol.schema import DataSchema, Feature, Label
+from tests.client_sdk.role_session import joined
 from tests.patience import patience
 
 ROWS = 50
@@ -73,16 +73,7 @@ def rows(role: str) -> dict[str, Any]:
 def main(url: str, folder: Path, token: str, role: str) -> None:
     """All calls."""
     with Party(folder / "party", judge=trust_first_use) as party:
-        while True:
-            try:
-                session = party.session()
-                break
-            except ConfigurationError:
-                pass
-            try:
-                party.join(url, token)
-            except Unreachable:
-                continue
+        session = joined(party, url, token)
         if role == "owner":
             plan = compile_split(network())
             send_plan(session, plan)

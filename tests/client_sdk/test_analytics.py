@@ -1,12 +1,11 @@
 """A query on a real coordinator: the same value that `simulate` takes is submitted, and devices answer it over HTTP."""
 
-import threading
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sdk_kit import RESEARCHER, SCHEMA, Coordinator, rows
+from sdk_kit import RESEARCHER, SCHEMA, Coordinator, at_work, rows
 
 from coterie.aggregation.analytics import ask, histogram, quantiles
 from coterie.client_sdk import Control, Device
@@ -23,21 +22,11 @@ def answered(
         Device(coordinator.url, data=part, folder=folder / f"d{number}", token=token)
         for number, part in enumerate(parts)
     ]
-    threads = [threading.Thread(target=device.run) for device in devices]
-    for thread in threads:
-        thread.start()
-    try:
+    with at_work(devices):
         assert [run.wait(patience(120)).reason for run in runs] == ["completed", "completed"]
         return [
             read_file(run.download(folder / f"{run.id}.safetensors", version="latest", form="weights")) for run in runs
         ]
-    finally:
-        for device in devices:
-            device.stop()
-        for thread in threads:
-            thread.join(patience(60))
-        for device in devices:
-            device.close()
 
 
 def test_quantiles_and_a_histogram_over_http(coordinator: Coordinator, tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """The researcher's client against a real coordinator process, with devices in threads of this one."""
 
 import asyncio
-import threading
 from collections.abc import AsyncIterator, Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
-from sdk_kit import RESEARCHER, SCHEMA, Coordinator, experiment, infer, rows
+from sdk_kit import RESEARCHER, SCHEMA, Coordinator, at_work, experiment, infer, rows
 
 from coterie.client_sdk import Control, Device, submit
 from coterie.client_sdk.control.client import ControlClient
@@ -35,18 +34,8 @@ def devices(
     made = [
         Device(coordinator.url, data=rows(60, seed), folder=folder / f"d{seed}", token=token) for seed in range(count)
     ]
-    threads = [threading.Thread(target=device.run) for device in made]
-    for thread in threads:
-        thread.start()
-    try:
+    with at_work(made):
         yield made
-    finally:
-        for device in made:
-            device.stop()
-        for thread in threads:
-            thread.join(patience(60))
-        for device in made:
-            device.close()
 
 
 def test_from_submit_to_a_file_that_plain_onnxruntime_runs(

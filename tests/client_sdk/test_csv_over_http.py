@@ -1,7 +1,6 @@
 """A classifier on CSV files, each at a device of its own, over real HTTP."""
 
 import csv
-import threading
 from collections import Counter
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
@@ -9,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from sdk_kit import RESEARCHER, Coordinator, infer
+from sdk_kit import RESEARCHER, Coordinator, at_work, infer
 
 from coterie.aggregation.experiment import Experiment
 from coterie.aggregation.preparation import Category, Draft, Number, Survey
@@ -87,16 +86,8 @@ def test_hospitals_with_csv_files_train_one_model(coordinator: Coordinator, data
             Device(coordinator.url, data=path, folder=tmp_path / f"d{client}", token=token)
             for client, path in enumerate(paths)
         ]
-        threads = [threading.Thread(target=device.run) for device in devices]
-        for thread in threads:
-            thread.start()
-        history = run.wait(patience(120))
-        for device in devices:
-            device.stop()
-        for thread in threads:
-            thread.join(patience(60))
-        for device in devices:
-            device.close()
+        with at_work(devices):
+            history = run.wait(patience(120))
         path = run.download(tmp_path / "infer.onnx", version="latest")
     assert [record.state for record in history.rounds] == ["committed"] * 5
     measures = np.array([[float(row[name]) for name in COLUMNS] for row in held_back], np.float32)
@@ -143,18 +134,8 @@ def skewed(folder: Path) -> list[Path]:
 def devices(coordinator: Coordinator, token: str, paths: Sequence[Path], folder: Path) -> Generator[None, None, None]:
     """Devices on these files, which join once and stay."""
     made = [Device(coordinator.url, data=path, folder=folder / path.stem, token=token) for path in paths]
-    threads = [threading.Thread(target=device.run) for device in made]
-    for thread in threads:
-        thread.start()
-    try:
+    with at_work(made):
         yield
-    finally:
-        for device in made:
-            device.stop()
-        for thread in threads:
-            thread.join(patience(60))
-        for device in made:
-            device.close()
 
 
 @pytest.mark.capability("F3")

@@ -4,7 +4,6 @@ import importlib.util
 import re
 import subprocess
 import sys
-import threading
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -13,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from sdk_kit import RESEARCHER, Coordinator, clean_environment
+from sdk_kit import RESEARCHER, Coordinator, at_work, clean_environment
 
 from coterie.client_sdk import Control, Device
 from tests.patience import patience
@@ -64,16 +63,8 @@ def test_its_trainer_works_on_a_coordinator(name: str, coordinator: Coordinator,
             )
             for start in range(2)
         ]
-        threads = [threading.Thread(target=device.run) for device in devices]
-        for thread in threads:
-            thread.start()
-        history = run.wait(patience(60))
-        for device in devices:
-            device.stop()
-        for thread in threads:
-            thread.join(patience(60))
-        for device in devices:
-            device.close()
+        with at_work(devices):
+            history = run.wait(patience(60))
     assert [(record.state, record.accepted) for record in history.rounds] == [("committed", 2)] * 2
     losses = [value for _, value in history.curve("loss")]
     assert len(losses) == 2 and losses[1] < losses[0]

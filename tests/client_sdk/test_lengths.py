@@ -12,7 +12,20 @@ import as_simulated
 import numpy as np
 import pytest
 from as_simulated import assert_as_simulated
-from length_kit import BATCH, LONGEST, ROWS, SCHEMA, WORDS, Read, asked, assert_close, rows, trained, widths_of_steps
+from length_kit import (
+    BATCH,
+    LENGTHS,
+    LONGEST,
+    ROWS,
+    SCHEMA,
+    WORDS,
+    Read,
+    asked,
+    assert_close,
+    rows,
+    trained,
+    widths_of_steps,
+)
 from numpy.typing import NDArray
 from sdk_kit import RESEARCHER, Coordinator
 
@@ -188,7 +201,9 @@ OPTIMIZERS = {"sgd, small": sgd(1e-5), "sgd, large": sgd(0.3), "adam, large": ad
 def test_a_model_that_passes_by_filled_positions_is_never_refused(layer: str, optimizer: str) -> None:
     precisions: tuple[dict[str, Any], ...] = ({}, {"precision": "float16"}, {"precision": "bfloat16"})
     for precision in precisions:
-        compile_plan(asked(model=LAYERS[layer](), optimizer=OPTIMIZERS[optimizer], **precision))
+        made = compile_plan(asked(model=LAYERS[layer](), optimizer=OPTIMIZERS[optimizer], **precision))
+        lengths = [each.lengths for each in made.plan.manifest.stage("train").lengths]
+        assert lengths == [{"x": length} for length in LENGTHS["x"]]
 
 
 def test_a_model_of_one_length_is_refused_by_name() -> None:

@@ -1,7 +1,6 @@
 """Columns of int8, int16 and uint8, from a schema to a trained model: as if their values were int32, in less memory."""
 
 import csv
-import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from sdk_kit import RESEARCHER, Coordinator, infer
+from sdk_kit import RESEARCHER, Coordinator, at_work, infer
 
 from coterie.aggregation.analytics import heavy_hitters, histogram
 from coterie.aggregation.analytics.asking import ask
@@ -175,16 +174,8 @@ def test_devices_with_tables_and_arrays_train_what_a_simulation_does(coordinator
         run = control.submit(experiment(NARROW), key=RESEARCHER)
         token = control.enrolment_token("narrow", uses=2).token
         devices = [Device(coordinator.url, data=path, folder=tmp_path / path.stem, token=token) for path in files]
-        threads = [threading.Thread(target=device.run) for device in devices]
-        for thread in threads:
-            thread.start()
-        history = run.wait(patience(120))
-        for device in devices:
-            device.stop()
-        for thread in threads:
-            thread.join(patience(60))
-        for device in devices:
-            device.close()
+        with at_work(devices):
+            history = run.wait(patience(120))
         path = run.download(tmp_path / "infer.onnx", version="latest")
     assert [record.state for record in history.rounds] == ["committed"] * 3
     wide = simulate_full(experiment(WIDE), given)

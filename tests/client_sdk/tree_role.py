@@ -14,8 +14,8 @@ from coterie.client_sdk.party.party import Party
 from coterie.client_sdk.party.pins import trust_first_use
 from coterie.client_sdk.party.tree_learner import TreeLearner
 from coterie.client_sdk.party.tree_terms import receive_terms, send_terms
-from coterie.errors import ConfigurationError, Unreachable
 from coterie.protocol.conversion import to_json
+from tests.client_sdk.role_session import joined
 from tests.patience import patience
 
 ROWS = 60
@@ -41,16 +41,7 @@ def columns(role: str) -> dict[str, Any]:
 def main(url: str, folder: Path, token: str, role: str) -> None:
     """All calls."""
     with Party(folder / "party", judge=trust_first_use) as party:
-        while True:
-            try:
-                session = party.session()
-                break
-            except ConfigurationError:
-                pass
-            try:
-                party.join(url, token)
-            except Unreachable:
-                continue
+        session = joined(party, url, token)
         if role == "owner":
             send_terms(session, TERMS)
             terms = TERMS

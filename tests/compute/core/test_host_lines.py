@@ -90,6 +90,7 @@ def test_a_line_of_python_reads_what_stands_around_it_anew_in_every_call() -> No
     compiled = jit(fn)
     for factor in (1.0, 2.0, 3.0):  # noqa: B007  read by fn
         same(compiled(batch(1)), fn(Array(batch(1))))
+    assert (compiled.compilations, compiled.fallbacks, len(compiled.host_calls)) == (1, (), 1)
 
 
 def test_a_new_signature_and_autojit_have_lines_of_their_own() -> None:
