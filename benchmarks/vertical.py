@@ -34,9 +34,9 @@ from lines import Budget, Line, Peer, at_least, at_most, show
 from numpy.typing import NDArray
 
 from coterie.aggregation.vertical.trees.binning import BinnedColumns, bin_columns
+from coterie.aggregation.vertical.trees.in_process import GrownTogether, grow_centrally, grow_together
 from coterie.aggregation.vertical.trees.label_side import LabelState
 from coterie.aggregation.vertical.trees.terms import TreeTerms
-from coterie.aggregation.vertical.trees.together import GrownTogether, grow_centrally, grow_together
 from coterie.aggregation.whole_metrics import auc
 from coterie.privacy.he.fixed_base import WINDOW, window_for
 from coterie.privacy.he.keys import PaillierPrivateKey, make_key

@@ -8,11 +8,11 @@ from numpy.typing import NDArray
 
 from coterie.aggregation.vertical.trees.binning import bin_columns, no_columns
 from coterie.aggregation.vertical.trees.forest import Forest, OwnSplits
+from coterie.aggregation.vertical.trees.in_process import GrownTogether, grow_centrally, grow_together
 from coterie.aggregation.vertical.trees.losses import LOSSES
 from coterie.aggregation.vertical.trees.report import TreeReport, best_forest, report_of
 from coterie.aggregation.vertical.trees.tables import TableSource, check_labels, read_columns
 from coterie.aggregation.vertical.trees.terms import TreeTerms
-from coterie.aggregation.vertical.trees.together import GrownTogether, grow_centrally, grow_together
 from coterie.errors import ConfigurationError, DataError
 from coterie.privacy.he.keys import make_key
 

@@ -6,12 +6,15 @@ from coterie.client_sdk.party.learner_store import LearnerCall
 from coterie.client_sdk.party.message_log import MessageLog
 from coterie.errors import Conflict, InputError
 from coterie.protocol.canonical import canonical_json, parse_json
+from coterie.protocol.disclosures import Disclosure
 from coterie.protocol.tensors import encode_tensors, open_tensors
 
 KEY: Final = "at"
 """The metadata of a message that say what it is about."""
 HEADER_BYTES: Final = 1 << 16
 """Most bytes of a message beside its tensors."""
+CALLS: Final = "calls"
+"""The step of the messages by which roles agree on a call."""
 
 
 def agree(log: MessageLog, partners: list[str], plan: str, call: LearnerCall, patience_s: float | None) -> None:
@@ -43,6 +46,23 @@ def withdraw(log: MessageLog, partners: list[str], plan: str, call: LearnerCall,
 def step_text(call: LearnerCall) -> str:
     """Which batch of which call a message is about."""
     return canonical_json({"call": call.number, "task": call.task, "step": call.step}).decode()
+
+
+def step_of(call: LearnerCall) -> str:
+    """The step of a call that all roles make."""
+    return f"{call.task} {call.number}"
+
+
+def told_by_calls(partners: list[str], role: str, plan: str) -> list[Disclosure]:
+    """By the messages by which a role agrees with its partners: for every call, on how many rows it is.
+
+    plan: its id.
+    """
+    ends = [pair for partner in partners for pair in ((role, partner), (partner, role))]
+    return [
+        Disclosure(step=CALLS, sender=sender, recipient=recipient, kind="row_counts", numbers=1, plan=plan)
+        for sender, recipient in ends
+    ]
 
 
 def elsewhere(message: str) -> Conflict:

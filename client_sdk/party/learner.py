@@ -19,12 +19,12 @@ from numpy.typing import NDArray
 from coterie.aggregation.plan.check_session import SessionPlan
 from coterie.aggregation.plan.session_manifest import SessionManifest
 from coterie.aggregation.plan.stage import PREDICTION, TaskName
+from coterie.client_sdk.party.agreement import step_of
 from coterie.client_sdk.party.learner_store import LearnerCall
 from coterie.client_sdk.party.party import Session
 from coterie.client_sdk.party.plans import require_plan
 from coterie.client_sdk.party.role_calls import CallResult, RoleCalls
 from coterie.client_sdk.party.role_work import BatchDone, MessageAwaited, RoleWork, Sent, partners_of
-from coterie.client_sdk.party.telling import step_of
 from coterie.client_sdk.rows.allowed import check_readable
 from coterie.client_sdk.rows.loading import DataSource
 from coterie.privacy.entropy import Entropy

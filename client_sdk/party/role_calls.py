@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from coterie.aggregation.plan.stage import TaskName
-from coterie.client_sdk.party.agreement import agree, withdraw
+from coterie.client_sdk.party.agreement import CALLS, agree, step_of, told_by_calls, withdraw
 from coterie.client_sdk.party.learner_store import SECRET_BYTES, LearnerCall, LearnerStore, RoleProgress, call_of
 from coterie.client_sdk.party.message_log import MessageLog
 from coterie.client_sdk.party.party import Session
-from coterie.client_sdk.party.telling import CALLS, step_of, told_by_calls
 from coterie.errors import ConfigurationError, Conflict
 from coterie.privacy.entropy import Entropy, draw
 from coterie.protocol.arrays import ArraysByName

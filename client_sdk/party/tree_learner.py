@@ -17,9 +17,7 @@ from numpy.typing import NDArray
 
 from coterie.aggregation.plan.stage import PREDICTION, TaskName
 from coterie.aggregation.vertical.trees.binning import BinnedColumns, Columns, bin_columns, no_columns
-from coterie.aggregation.vertical.trees.feature_side import FeatureSetting, grow_feature_side, open_feature_side
-from coterie.aggregation.vertical.trees.forest import Forest, OwnSplits
-from coterie.aggregation.vertical.trees.kept import (
+from coterie.aggregation.vertical.trees.checkpoints import (
     feature_arrays,
     feature_state,
     key_arrays,
@@ -27,6 +25,8 @@ from coterie.aggregation.vertical.trees.kept import (
     label_state,
     private_key,
 )
+from coterie.aggregation.vertical.trees.feature_side import FeatureSetting, grow_feature_side, open_feature_side
+from coterie.aggregation.vertical.trees.forest import Forest, OwnSplits
 from coterie.aggregation.vertical.trees.label_side import LabelSetting, grow_label_side, open_label_side
 from coterie.aggregation.vertical.trees.messages import (
     HEADER_BYTES,

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Final
 
 from coterie.aggregation.vertical.trees.terms import TreeTerms
+from coterie.client_sdk.party.agreement import step_of
 from coterie.client_sdk.party.learner_store import LearnerCall, LearnerStore
 from coterie.client_sdk.party.message_log import MessageLog
 from coterie.client_sdk.party.party import Session
 from coterie.client_sdk.party.plans import STAGE, STEP, plan_told
-from coterie.client_sdk.party.telling import step_of
 from coterie.errors import ConfigurationError
 from coterie.protocol.canonical import canonical_json, parse_json
 from coterie.protocol.conversion import to_json

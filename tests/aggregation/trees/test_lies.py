@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from coterie.aggregation.vertical.trees.feature_side import FeatureSetting, grow_feature_side, open_feature_side
+from coterie.aggregation.vertical.trees.in_process import run_together
 from coterie.aggregation.vertical.trees.label_side import LabelSetting, grow_label_side, open_label_side
 from coterie.aggregation.vertical.trees.messages import NOTHING, Hear, Side, Tell, TreePlace, read_message_of
 from coterie.aggregation.vertical.trees.terms import TreeTerms
-from coterie.aggregation.vertical.trees.together import run_together
 from coterie.errors import Conflict, CoterieError, InputError, InternalError
 from coterie.privacy.he.batches import CipherPool
 from coterie.protocol.arrays import ArraysByName

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from coterie.aggregation.vertical.trees.forest import forest_of
+from coterie.aggregation.vertical.trees.in_process import grow_centrally, grow_together
 from coterie.aggregation.vertical.trees.terms import TreeTerms
-from coterie.aggregation.vertical.trees.together import grow_centrally, grow_together
 from tests.aggregation.trees.trees_kit import brute_force, rows_of_trees, shared_table
 from tests.privacy.he.keys_kit import small_key
 

@@ -7,10 +7,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.aggregation.vertical.trees.feature_side import FeatureSetting, grow_feature_side, open_feature_side
+from coterie.aggregation.vertical.trees.in_process import run_together
 from coterie.aggregation.vertical.trees.label_side import LabelSetting, grow_label_side, open_label_side
 from coterie.aggregation.vertical.trees.messages import Heard, Side, Tell
 from coterie.aggregation.vertical.trees.terms import TreeTerms
-from coterie.aggregation.vertical.trees.together import run_together
 from coterie.privacy.he.batches import CipherPool
 from tests.aggregation.trees.trees_kit import Shared, shared_table
 from tests.privacy.he.keys_kit import small_key
