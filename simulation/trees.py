@@ -6,12 +6,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from coterie.aggregation.vertical.tables import TableSource, check_labels, read_columns
 from coterie.aggregation.vertical.trees.binning import bin_columns, no_columns
 from coterie.aggregation.vertical.trees.forest import Forest, OwnSplits
 from coterie.aggregation.vertical.trees.in_process import GrownTogether, grow_centrally, grow_together
 from coterie.aggregation.vertical.trees.losses import LOSSES
 from coterie.aggregation.vertical.trees.report import TreeReport, best_forest, report_of
-from coterie.aggregation.vertical.trees.tables import TableSource, check_labels, read_columns
 from coterie.aggregation.vertical.trees.terms import TreeTerms
 from coterie.errors import ConfigurationError, DataError
 from coterie.privacy.he.keys import make_key
@@ -105,7 +105,7 @@ def simulate_trees(
     lengths |= {"held_out": len(held)}
     if set(lengths.values()) != {len(labels)}:
         raise _unequal(lengths)
-    check_labels(labels, held, label, terms.loss, owner)
+    check_labels(labels, held, label, LOSSES[terms.loss].labels, owner)
     binned = {
         role: bin_columns(found, terms.bins) if found else no_columns(len(labels)) for role, found in read.items()
     }

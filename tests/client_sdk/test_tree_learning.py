@@ -132,10 +132,10 @@ def test_other_calls_rows_and_data_are_refused_and_nothing_leaves(coordinator: C
 @pytest.mark.parametrize(
     ("role", "changes", "code"),
     [
-        ("owner", {"label": None}, "trees_columns"),
-        ("feature", {"label": "s0"}, "trees_columns"),
-        ("feature", {"columns": ()}, "trees_columns"),
-        ("owner", {"columns": ("ill",)}, "trees_columns"),
+        ("owner", {"label": None}, "party_columns"),
+        ("feature", {"label": "s0"}, "party_columns"),
+        ("feature", {"columns": ()}, "party_columns"),
+        ("owner", {"columns": ("ill",)}, "party_columns"),
         ("owner", {"terms": TreeTerms(label_owner="owner", feature_owners=("bank",))}, "role_unknown"),
     ],
 )

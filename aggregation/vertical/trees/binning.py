@@ -51,7 +51,7 @@ class BinnedColumns:
 def bin_columns(columns: Columns, bins: int) -> BinnedColumns:
     """Columns cut at their own values, so that each bin has about as many rows as any other.
 
-    columns: checked (`coterie.aggregation.vertical.trees.tables`).
+    columns: checked (`coterie.aggregation.vertical.tables`).
     bins: at most so many of each, beside that for missing values. A column with at most so many different values has
         one for each.
     """

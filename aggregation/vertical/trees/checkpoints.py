@@ -11,7 +11,8 @@ from coterie.aggregation.vertical.trees.feature_side import FeatureState
 from coterie.aggregation.vertical.trees.forest import OwnSplits, forest_of
 from coterie.aggregation.vertical.trees.label_side import LabelState
 from coterie.aggregation.vertical.trees.terms import TreeTerms
-from coterie.privacy.he.keys import PaillierPrivateKey, PaillierPublicKey
+from coterie.privacy.he.key_arrays import number_array, number_of
+from coterie.privacy.he.keys import PaillierPublicKey
 from coterie.protocol.arrays import ArraysByName
 
 
@@ -61,32 +62,8 @@ def feature_arrays(state: FeatureState) -> ArraysByName:
 
 def feature_state(arrays: ArraysByName) -> FeatureState:
     """The state of `feature_arrays`."""
-    key = PaillierPublicKey(_number(arrays["key_modulus"]), _number(arrays["key_base"]))
+    key = PaillierPublicKey(number_of(arrays["key_modulus"]), number_of(arrays["key_base"]))
     return FeatureState(key, int(arrays["trees"][0]), _splits(arrays), bool(arrays["over"][0]))
-
-
-def key_arrays(key: PaillierPrivateKey) -> ArraysByName:
-    """A private key. They are kept in a folder of this user alone."""
-    return {
-        "private_p": number_array(key.p),
-        "private_q": number_array(key.q),
-        "private_base": number_array(key.public.base),
-    }
-
-
-def private_key(arrays: ArraysByName) -> PaillierPrivateKey:
-    """The key of `key_arrays`."""
-    p, q = _number(arrays["private_p"]), _number(arrays["private_q"])
-    return PaillierPrivateKey(PaillierPublicKey(p * q, _number(arrays["private_base"])), p, q)
-
-
-def number_array(number: int) -> NDArray[np.uint8]:
-    """A whole number as bytes, the lowest first."""
-    return np.frombuffer(number.to_bytes((number.bit_length() + 7) // 8, "little"), np.uint8)
-
-
-def _number(array: NDArray[Any]) -> int:
-    return int.from_bytes(array.tobytes(), "little")
 
 
 def _split_arrays(splits: OwnSplits) -> Mapping[str, NDArray[Any]]:

@@ -6,16 +6,18 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from coterie.aggregation.vertical.exchange import Hear, Heard, Place, Side, Tell, unusable
 from coterie.aggregation.vertical.trees import level as levels
 from coterie.aggregation.vertical.trees.binning import BinnedColumns
 from coterie.aggregation.vertical.trees.forest import OwnSplits
 from coterie.aggregation.vertical.trees.histograms import built_here
 from coterie.aggregation.vertical.trees.label_side import row_packing
 from coterie.aggregation.vertical.trees.level import Choice, NodeRows
-from coterie.aggregation.vertical.trees.messages import Hear, Heard, Side, Tell, TreePlace, from_bits, to_bits, unusable
+from coterie.aggregation.vertical.trees.messages import from_bits, place_of, to_bits
 from coterie.aggregation.vertical.trees.terms import TreeTerms
 from coterie.errors import ArgumentValueError
 from coterie.privacy.he.batches import CipherPool
+from coterie.privacy.he.key_arrays import public_key
 from coterie.privacy.he.keys import PaillierPublicKey, check_public_key
 from coterie.privacy.he.wire import Ciphers, check_ciphers
 from coterie.randomness import derive
@@ -54,15 +56,14 @@ class FeatureState:
 def open_feature_side(setting: FeatureSetting) -> Side[FeatureState]:
     """Hear the key, and tell how many bins each column has, once before the first tree."""
     owner, terms = setting.terms.label_owner, setting.terms
-    heard = yield Hear(owner, (TreePlace("opening"),), terms.key_bits)
-    modulus, base = (int.from_bytes(heard.arrays[name].tobytes(), "little") for name in ("modulus", "base"))
-    key = PaillierPublicKey(modulus, base)
+    heard = yield Hear(owner, (place_of("opening"),), terms.key_bits)
+    key = public_key(heard.arrays)
     check_public_key(key, owner, terms.key_bits)
     said = {
         "bins": np.array(setting.binned.counts, np.int32),
         "missing": np.array(setting.binned.missing, np.uint8),
     }
-    yield Tell(owner, TreePlace("columns"), said)
+    yield Tell(owner, place_of("columns"), said)
     return FeatureState(key)
 
 
@@ -72,18 +73,18 @@ def grow_feature_side(setting: FeatureSetting, state: FeatureState) -> Side[Feat
     pool, rows = setting.pool, setting.binned.rows
     if pool is None:
         raise ArgumentValueError("Sums need the key.", hint="Give a CipherPool.", code="public_key")
-    places = tuple(TreePlace(kind, tree) for kind in ("gradients", "own", "over"))
+    places = tuple(place_of(kind, tree) for kind in ("gradients", "own", "over"))
     heard = yield Hear(owner, places, rows * (pool.public.width + 4))
-    if heard.place.kind == "over":
+    if heard.place.name == "over":
         return replace(state, over=True)
-    if heard.place.kind == "own":
+    if heard.place.name == "own":
         return replace(state, trees=tree + 1)
     position, ciphers = _gradients(setting, heard, pool)
     splits = state.splits
     nodes: list[NodeRows] = [np.arange(rows)]
     for level in range(setting.terms.depth):
-        yield _sums(setting, pool, nodes, position, ciphers, TreePlace("histograms", tree, level))
-        place = TreePlace("splits", tree, level)
+        yield _sums(setting, pool, nodes, position, ciphers, place_of("histograms", tree, level))
+        place = place_of("splits", tree, level)
         heard = yield Hear(owner, (place,), 16 * len(nodes) + rows)
         choices = _choices(setting, heard, len(nodes))
         sides: list[NDArray[np.bool_] | None] = [None] * len(nodes)
@@ -94,12 +95,12 @@ def grow_feature_side(setting: FeatureSetting, state: FeatureState) -> Side[Feat
                 splits = splits.with_split(setting.binned, *asked)
         own = [side for side in sides if side is not None]
         if own:
-            yield Tell(owner, TreePlace("sides", tree, level), {"sides": to_bits(levels.joined(own))})
+            yield Tell(owner, place_of("sides", tree, level), {"sides": to_bits(levels.joined(own))})
         if level + 1 == setting.terms.depth:
             break
         _fill(sides, nodes, choices, levels.LABEL_OWNER, heard, owner)
         if any(choice.who == levels.OTHER for choice in choices):
-            heard = yield Hear(owner, (TreePlace("others", tree, level),), rows)
+            heard = yield Hear(owner, (place_of("others", tree, level),), rows)
             _fill(sides, nodes, choices, levels.OTHER, heard, owner)
         nodes = levels.part(nodes, sides)
         if not nodes:
@@ -126,7 +127,7 @@ def _sums(
     nodes: Sequence[NodeRows],
     position: NDArray[np.int64],
     ciphers: Ciphers,
-    place: TreePlace,
+    place: Place,
 ) -> Tell:
     """The sums of the nodes that are built at a level, packed, and blinded so that they tell the sums alone."""
     counted = [rows[position[rows] >= 0] for rows in nodes]

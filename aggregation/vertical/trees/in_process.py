@@ -1,18 +1,17 @@
-"""All parties in one process: what they say goes from hand to hand, as the bytes that they would send.
+"""All parties that grow trees in one process.
 
 `grow_together` is what parties do; `grow_centrally` is training on the joined table, which must give the same trees.
 """
 
 import os
-from collections import deque
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from coterie.aggregation.vertical.together import run_together
 from coterie.aggregation.vertical.trees.binning import BinnedColumns
 from coterie.aggregation.vertical.trees.feature_side import (
     FeatureSetting,
@@ -22,9 +21,7 @@ from coterie.aggregation.vertical.trees.feature_side import (
 )
 from coterie.aggregation.vertical.trees.forest import OwnSplits
 from coterie.aggregation.vertical.trees.label_side import LabelSetting, LabelState, grow_label_side, open_label_side
-from coterie.aggregation.vertical.trees.messages import NOTHING, Hear, Heard, Side, Tell, read_message_of, write_message
 from coterie.aggregation.vertical.trees.terms import TreeTerms
-from coterie.errors import InternalError
 from coterie.privacy.he.batches import CipherPool
 from coterie.privacy.he.keys import PaillierPrivateKey
 
@@ -39,45 +36,6 @@ class GrownTogether:
     owner: LabelState
     splits: Mapping[str, OwnSplits]
     sent: Mapping[str, int]
-
-
-def run_together(sides: Mapping[str, Side[Any]], sent: dict[str, int]) -> dict[str, Any]:
-    """Run programs until each has ended, and what each returns.
-
-    sent: is added to: bytes by role.
-    Raises InternalError where all wait; and what a program raises.
-    """
-    letters: dict[tuple[str, str], deque[bytes]] = {}
-    asked: dict[str, Tell | Hear] = {}
-    results: dict[str, Any] = {}
-
-    def go_on(role: str, heard: Heard | None) -> None:
-        try:
-            asked[role] = next(sides[role]) if heard is None else sides[role].send(heard)
-        except StopIteration as end:
-            results[role] = end.value
-
-    for role in sides:
-        go_on(role, None)
-    while len(results) < len(sides):
-        moved = False
-        for role in [role for role in sides if role not in results]:
-            while role not in results:
-                step = asked[role]
-                if isinstance(step, Tell):
-                    body = write_message(step, 0)
-                    sent[role] = sent.get(role, 0) + len(body)
-                    letters.setdefault((role, step.role), deque()).append(body)
-                    heard: Heard | None = NOTHING
-                else:
-                    heard = _next(letters, role, step)
-                if heard is None:
-                    break
-                moved = True
-                go_on(role, heard)
-        if not moved:
-            raise InternalError(f"Every party waits: {', '.join(sorted({*sides} - {*results}))}.")
-    return results
 
 
 def grow_together(
@@ -142,9 +100,3 @@ def grow_centrally(
         (state,) = run_together({terms.label_owner: grow_label_side(setting, state)}, {}).values()
     own = {role: state.splits[role] for role in terms.feature_owners}
     return GrownTogether(replace(state, splits={terms.label_owner: state.splits[terms.label_owner]}), own, {})
-
-
-def _next(letters: dict[tuple[str, str], deque[bytes]], role: str, hear: Hear) -> Heard | None:
-    """The message that a role waits for, if it has come."""
-    waiting = letters.get((hear.role, role))
-    return read_message_of(waiting.popleft(), hear, 0) if waiting else None

@@ -10,27 +10,21 @@ from math import frexp
 import numpy as np
 from numpy.typing import NDArray
 
+from coterie.aggregation.vertical.exchange import Hear, Side, Tell, unusable
 from coterie.aggregation.vertical.trees import level as levels
 from coterie.aggregation.vertical.trees.binning import BinnedColumns
 from coterie.aggregation.vertical.trees.forest import LEAF, Forest, Node, OwnSplits
 from coterie.aggregation.vertical.trees.histograms import BinSums, built_here, sum_bins
 from coterie.aggregation.vertical.trees.level import Choice, NodeRows
 from coterie.aggregation.vertical.trees.losses import LOSSES
-from coterie.aggregation.vertical.trees.messages import (
-    Hear,
-    Side,
-    Tell,
-    TreePlace,
-    from_bits,
-    to_bits,
-    unusable,
-)
+from coterie.aggregation.vertical.trees.messages import from_bits, place_of, to_bits
 from coterie.aggregation.vertical.trees.sampling import Sample, sample_rows
 from coterie.aggregation.vertical.trees.splitting import BinLayout, Split, Totals, best_split, leaf_value
 from coterie.aggregation.vertical.trees.terms import FRACTION_BITS, MOST_BINS, TreeTerms
 from coterie.errors import ArgumentValueError
 from coterie.privacy.he import fixed_point
 from coterie.privacy.he.batches import CipherPool
+from coterie.privacy.he.key_arrays import public_arrays
 from coterie.privacy.he.packing import SlotPacking, packing_for
 from coterie.privacy.he.wire import check_ciphers
 from coterie.protocol.arrays import ArraysByName
@@ -98,12 +92,11 @@ def open_label_side(setting: LabelSetting) -> Side[LabelState]:
     """Tell partners the key and hear how many bins each of their columns has, once before the first tree."""
     layouts: dict[str, BinLayout] = {}
     if setting.pool is not None:
-        key = setting.pool.public
-        said = {"modulus": _bytes_of(key.modulus), "base": _bytes_of(key.base)}
+        said = public_arrays(setting.pool.public)
         for role in setting.partners:
-            yield Tell(role, TreePlace("opening"), said)
+            yield Tell(role, place_of("opening"), said)
     for role in setting.partners:
-        place = TreePlace("columns")
+        place = place_of("columns")
         heard = yield Hear(role, (place,), 5 * MOST_COLUMNS)
         counts, missing = heard.arrays["bins"], heard.arrays["missing"]
         most = setting.terms.bins + 1
@@ -128,7 +121,7 @@ def grow_label_side(setting: LabelSetting, state: LabelState) -> Side[LabelState
     terms, tree = setting.terms, len(state.forest.trees)
     if _is_over(terms, state):
         for role in setting.partners:
-            yield Tell(role, TreePlace("over", tree))
+            yield Tell(role, place_of("over", tree))
         return replace(state, over=True)
     alone = tree < terms.trees_alone
     gradients, hessians = LOSSES[terms.loss].slopes(setting.labels, state.margins)
@@ -138,11 +131,11 @@ def grow_label_side(setting: LabelSetting, state: LabelState) -> Side[LabelState
     pairs[sample.rows] = fixed_point.encode(sample.pairs, bits)
     for role in setting.partners:
         if alone:
-            yield Tell(role, TreePlace("own", tree))
+            yield Tell(role, place_of("own", tree))
     if setting.partners and not alone:
         told = _encrypted(setting, sample, pairs, tree)
         for role in setting.partners:
-            yield Tell(role, TreePlace("gradients", tree), told)
+            yield Tell(role, place_of("gradients", tree), told)
     counted = np.zeros(len(setting.labels), np.bool_)
     counted[sample.rows] = True
     grown = _Tree(setting, state, tree, pairs, bits, counted, terms.parties[:1] if alone else terms.parties)
@@ -208,7 +201,7 @@ class _Tree:
 
     def _heard_sums(self, role: str, nodes: int, level: int) -> Side[list[BinSums]]:
         pool, packing = self._cipher_tools()
-        place = TreePlace("histograms", self._tree, level)
+        place = place_of("histograms", self._tree, level)
         bins = sum(count for count, _ in self._layouts[role])
         each = packing.slots // 2
         expected = -(-nodes * bins // each)
@@ -266,11 +259,11 @@ class _Tree:
         own = to_bits(levels.joined([side for side in sides if side is not None]))
         for role in self._partners:
             told = {"choice": _choices(role, chosen, self._setting.local), "sides": own[:0] if last else own}
-            yield Tell(role, TreePlace("splits", self._tree, level), told)
+            yield Tell(role, place_of("splits", self._tree, level), told)
         for role in self._partners:
             theirs = [place for place, owner in enumerate(owners) if owner == role]
             if theirs:
-                place = TreePlace("sides", self._tree, level)
+                place = place_of("sides", self._tree, level)
                 nodes = [growing[index].rows for index in theirs]
                 count = sum(map(len, nodes))
                 heard = yield Hear(role, (place,), -(-count // 8))
@@ -285,7 +278,7 @@ class _Tree:
             ]
             if others and not last:
                 bits = to_bits(levels.joined(others))
-                yield Tell(role, TreePlace("others", self._tree, level), {"sides": bits})
+                yield Tell(role, place_of("others", self._tree, level), {"sides": bits})
         return sides
 
     def _next(
@@ -383,7 +376,3 @@ def best_tree(state: LabelState) -> int:
     if not held or np.isnan(held[-1]):
         return len(held) - 1
     return int(np.argmin(held))
-
-
-def _bytes_of(number: int) -> NDArray[np.uint8]:
-    return np.frombuffer(number.to_bytes((number.bit_length() + 7) // 8, "little"), np.uint8)

@@ -8,6 +8,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from coterie.aggregation.vertical.tables import LabelKind
 from coterie.aggregation.vertical.trees.terms import LossName
 
 RowNumbers: TypeAlias = NDArray[np.float64]
@@ -21,12 +22,14 @@ class TreeLoss:
     slopes: labels and margins to gradients and hessians.
     each: labels and margins to the loss of each row.
     shown: margins to predictions.
+    labels: what labels must be.
     """
 
     start: Callable[[RowNumbers], float]
     slopes: Callable[[RowNumbers, RowNumbers], tuple[RowNumbers, RowNumbers]]
     each: Callable[[RowNumbers, RowNumbers], RowNumbers]
     shown: Callable[[RowNumbers], RowNumbers]
+    labels: LabelKind
 
 
 def _share(margins: RowNumbers) -> RowNumbers:
@@ -53,12 +56,13 @@ def _squared(labels: RowNumbers, margins: RowNumbers) -> tuple[RowNumbers, RowNu
 
 LOSSES: Mapping[LossName, TreeLoss] = MappingProxyType(
     {
-        "logistic": TreeLoss(_log_odds, _logistic, _log_loss, _share),
+        "logistic": TreeLoss(_log_odds, _logistic, _log_loss, _share, "binary"),
         "squared": TreeLoss(
             lambda labels: float(labels.mean()),
             _squared,
             lambda labels, margins: (labels - margins) ** 2,
             lambda margins: margins,
+            "number",
         ),
     }
 )

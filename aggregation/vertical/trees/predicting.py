@@ -5,13 +5,14 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from coterie.aggregation.vertical.exchange import Hear, Side, Tell
 from coterie.aggregation.vertical.trees.binning import Columns
 from coterie.aggregation.vertical.trees.forest import Forest, OwnSplits
 from coterie.aggregation.vertical.trees.losses import LOSSES
-from coterie.aggregation.vertical.trees.messages import Hear, Side, Tell, TreePlace, from_bits, to_bits
+from coterie.aggregation.vertical.trees.messages import from_bits, place_of, to_bits
 from coterie.aggregation.vertical.trees.terms import TreeTerms
 
-_PLACE = TreePlace("bits")
+_PLACE = place_of("bits")
 
 
 def predict_label_side(

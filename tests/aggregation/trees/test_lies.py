@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from coterie.aggregation.vertical.exchange import NOTHING, Hear, Side, Tell, read_message_of
+from coterie.aggregation.vertical.together import run_together
 from coterie.aggregation.vertical.trees.feature_side import FeatureSetting, grow_feature_side, open_feature_side
-from coterie.aggregation.vertical.trees.in_process import run_together
 from coterie.aggregation.vertical.trees.label_side import LabelSetting, grow_label_side, open_label_side
-from coterie.aggregation.vertical.trees.messages import NOTHING, Hear, Side, Tell, TreePlace, read_message_of
+from coterie.aggregation.vertical.trees.messages import place_of
 from coterie.aggregation.vertical.trees.terms import TreeTerms
 from coterie.errors import Conflict, CoterieError, InputError, InternalError
 from coterie.privacy.he.batches import CipherPool
@@ -96,7 +97,7 @@ def with_lie(side: Side[Any], kind: str, lie: Callable[[Tell], Tell]) -> Side[An
     try:
         step = next(side)
         while True:
-            if isinstance(step, Tell) and step.place.kind == kind:
+            if isinstance(step, Tell) and step.place.name == kind:
                 step = lie(step)
             heard = yield step
             step = side.send(heard)
@@ -147,7 +148,7 @@ def test_a_lie_is_refused_by_party_and_step(name: str) -> None:
 @pytest.mark.parametrize(("liar", "kind"), [("clinic", "splits"), ("registry", "histograms")])
 def test_a_message_of_another_step_is_refused(liar: str, kind: str) -> None:
     def moved(tell: Tell) -> Tell:
-        return replace(tell, place=replace(tell.place, level=tell.place.level + 1))
+        return replace(tell, place=replace(tell.place, at=(tell.place.at[0], tell.place.at[1] + 1)))
 
     with pytest.raises(Conflict, match=f"{liar} is at .*{kind}.*waits for") as caught:
         play(liar, kind, moved)
@@ -155,7 +156,7 @@ def test_a_message_of_another_step_is_refused(liar: str, kind: str) -> None:
 
 
 def test_another_version_is_refused() -> None:
-    place = TreePlace("own", 3)
+    place = place_of("own", 3)
     body = encode_tensors({}, {"at": place.text(0).replace('"trees":1', '"trees":2')})
     with pytest.raises(CoterieError, match='"trees":2') as caught:
         read_message_of(body, Hear("clinic", (place,), 10), 0)
@@ -164,7 +165,7 @@ def test_another_version_is_refused() -> None:
 
 def test_parties_that_all_wait_are_no_endless_loop() -> None:
     def waits() -> Side[None]:
-        yield Hear("clinic", (TreePlace("own"),), 10)
+        yield Hear("clinic", (place_of("own"),), 10)
 
     with pytest.raises(InternalError, match="registry"):
         run_together({"registry": waits()}, {})

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from coterie.aggregation.vertical.tables import read_columns
 from coterie.aggregation.vertical.trees.binning import bin_columns
 from coterie.aggregation.vertical.trees.histograms import built_here, sum_bins
 from coterie.aggregation.vertical.trees.sampling import sample_rows
 from coterie.aggregation.vertical.trees.splitting import best_split, leaf_value
-from coterie.aggregation.vertical.trees.tables import read_columns
 from coterie.aggregation.vertical.trees.terms import TreeTerms
 from coterie.errors import ArgumentTypeError, ConfigurationError, DataError
 from coterie.protocol.conversion import to_json

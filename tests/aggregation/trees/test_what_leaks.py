@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from coterie.aggregation.vertical.exchange import Heard, Side, Tell
+from coterie.aggregation.vertical.together import run_together
 from coterie.aggregation.vertical.trees.feature_side import FeatureSetting, grow_feature_side, open_feature_side
-from coterie.aggregation.vertical.trees.in_process import run_together
 from coterie.aggregation.vertical.trees.label_side import LabelSetting, grow_label_side, open_label_side
-from coterie.aggregation.vertical.trees.messages import Heard, Side, Tell
 from coterie.aggregation.vertical.trees.terms import TreeTerms
 from coterie.privacy.he.batches import CipherPool
 from tests.aggregation.trees.trees_kit import Shared, shared_table
@@ -50,7 +50,7 @@ def seen_by_feature_owner(terms: TreeTerms, shared: Shared) -> list[list[NDArray
             step = next(side)
             while True:
                 heard: Heard = yield step
-                if heard.place.kind == "splits" and heard.place.level == 0 and len(heard.arrays["sides"]):
+                if heard.place.name == "splits" and heard.place.level == 0 and len(heard.arrays["sides"]):
                     left = np.unpackbits(heard.arrays["sides"], count=len(shared.labels)).astype(bool)
                     sets[-1] += [np.flatnonzero(left), np.flatnonzero(~left)]
                 step = side.send(heard)

@@ -2,20 +2,26 @@
 lacks a number.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias, cast
+from typing import Any, Final, Literal, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.aggregation.vertical.trees.terms import LossName
 from coterie.compute.data.sources.csv.source import CsvSource
 from coterie.errors import ArgumentTypeError, DataError
 from coterie.protocol.frames import Frame, as_columns
 
 TableSource: TypeAlias = "str | Path | Mapping[str, Any] | Frame"
 """A CSV file (``*.csv``, ``*.csv.gz``), arrays by name, or a DataFrame."""
+LabelKind = Literal["binary", "number", "count"]
+_LABELS: Final[Mapping[LabelKind, tuple[Callable[[NDArray[np.float64]], NDArray[np.bool_]], str]]] = {
+    "binary": (lambda labels: np.isin(labels, (0.0, 1.0)), "is not 0 or 1"),
+    "number": (lambda labels: ~np.isnan(labels), "is missing"),
+    "count": (lambda labels: (labels >= 0) & (labels == np.rint(labels)), "is not a whole number from 0"),
+}
+"""Of each kind of label which are good, and what is said of one that is not."""
 
 
 def read_columns(source: TableSource, names: Sequence[str], told: str) -> dict[str, NDArray[np.float64]]:
@@ -51,19 +57,17 @@ def read_columns(source: TableSource, names: Sequence[str], told: str) -> dict[s
 
 
 def check_labels(
-    labels: NDArray[np.float64], held_out: NDArray[np.bool_], name: str, loss: LossName, told: str
+    labels: NDArray[np.float64], held_out: NDArray[np.bool_], name: str, kind: LabelKind, told: str
 ) -> None:
-    """Refuse labels that are missing, or not 0 or 1 where the loss needs these; and those of the rows that are trained
-    on where they are all one number.
+    """Refuse labels that are missing, or are not of their kind; and those of the rows that are trained on where they
+    are all one number.
 
     Raises DataError (``data_cell``, ``data_classes``).
     """
-    wrong = np.isnan(labels)
-    if loss == "logistic":
-        wrong |= ~np.isin(labels, (0.0, 1.0))
+    is_good, what = _LABELS[kind]
+    wrong = ~is_good(labels)
     if bool(wrong.any()):
         row = int(np.argmax(wrong)) + 1
-        what = "is not 0 or 1" if loss == "logistic" else "is missing"
         raise DataError(
             f"{told}: label {name!r} {what} in row {row}.",
             hint="Leave such rows out, at every party.",
@@ -117,7 +121,7 @@ def _numbers(given: object, name: str, told: str) -> NDArray[np.float64]:
     if values.dtype.kind not in "buif":
         raise DataError(
             f"{told}: column {name!r} is {_kind(values)}, not numbers.",
-            hint="Trees split numbers: give categories a number each, and leave text and dates out.",
+            hint="Give categories a number each, and leave text and dates out.",
             code="data_dtype",
             column=name,
         )
