@@ -78,7 +78,7 @@ class TreeLearner:
         processes: int = 1,
         patience_s: float | None = None,
     ) -> None:
-        check_roles(session, terms)
+        check_roles(session, terms.parties)
         self._terms, self._role = terms, session.membership.role
         self._is_owner = self._role == terms.label_owner
         not_alone = bool(columns) or not terms.trees_alone or not self._is_owner

@@ -4,7 +4,7 @@ what trees of such terms tell, for the session's report.
 They need no signature: messages are sealed between parties that have pinned each other's keys.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Final
@@ -30,7 +30,7 @@ def send_terms(session: Session, terms: TreeTerms, *, patience_s: float | None =
     Raises ConfigurationError (``role_unknown``) where the roles are not the session's, Conflict (``message_differs``)
     where others were sent before, and as `Session.send` does.
     """
-    check_roles(session, terms)
+    check_roles(session, terms.parties)
     body = canonical_json(to_json(terms))
     session.disclose(STAGE, *(plan_told(terms.label_owner, role, terms.digest) for role in terms.feature_owners))
     for role in terms.feature_owners:
@@ -59,16 +59,16 @@ def receive_terms(session: Session, sender: str, folder: str | Path, *, patience
             hint="Ask the partner for terms of its own.",
             code="role_unknown",
         )
-    check_roles(session, terms)
+    check_roles(session, terms.parties)
     return terms
 
 
-def check_roles(session: Session, terms: TreeTerms) -> None:
+def check_roles(session: Session, parties: Sequence[str]) -> None:
     """Raise ConfigurationError (``role_unknown``) unless the roles of terms are those of the session."""
     named = {role.name for role in session.membership.terms.roles}
-    if named != set(terms.parties):
+    if named != set(parties):
         raise ConfigurationError(
-            f"The terms are for the roles {', '.join(sorted(terms.parties))}; session {session.membership.name} has "
+            f"The terms are for the roles {', '.join(sorted(parties))}; session {session.membership.name} has "
             f"{', '.join(sorted(named))}.",
             hint="Make the session with the roles of the terms, or the terms with those of the session.",
             code="role_unknown",

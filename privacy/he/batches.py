@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from coterie.errors import ArgumentValueError
 from coterie.privacy.entropy import Entropy
 from coterie.privacy.he.arithmetic import Arithmetic, fast
+from coterie.privacy.he.combining import combine, weigh
 from coterie.privacy.he.fixed_base import window_for
 from coterie.privacy.he.keys import PaillierPrivateKey, PaillierPublicKey
 from coterie.privacy.he.packing import SlotPacking
@@ -123,6 +124,43 @@ class CipherPool:
         parts = [(ciphers[at : at + size], packing, each, _part(seed, at)) for at in range(0, len(ciphers), size)]
         return self._joined(self._run(_join, parts))
 
+    def combine_rows(self, ciphers: Ciphers, weights: NDArray[np.int64], factors: NDArray[np.int64]) -> Ciphers:
+        """For each column j of factors, Σ_i factors[i, j] Σ_k weights[i, k] number[i, k], to be blinded before they are
+        sent.
+
+        ciphers: ``[rows * K, width]``, the K of a row one after the other.
+        weights: ``[rows, K]``, from 0 on.
+        factors: ``[rows, columns]``, of either sign.
+        Returns ``[columns, width]``.
+        """
+        each = weights.shape[1]
+        parts = [
+            (ciphers[at * each : (at + CHUNK) * each], weights[at : at + CHUNK], factors[at : at + CHUNK])
+            for at in range(0, len(weights), CHUNK)
+        ]
+        return self.add(*self._run(_combine_rows, parts))
+
+    def add(self, *parts: Ciphers) -> Ciphers:
+        """The sums of arrays of ciphertexts, place by place, to be blinded before they are sent."""
+        total = to_numbers(parts[0], self.arithmetic)
+        square = self.arithmetic.number(self.public.square)
+        for part in parts[1:]:
+            pairs = zip(total, to_numbers(part, self.arithmetic), strict=True)
+            total = [one * other % square for one, other in pairs]
+        return to_bytes(total, self.public)
+
+    def blind(self, ciphers: Ciphers, added: Sequence[int], seed: bytes) -> Ciphers:
+        """Ciphertexts with known numbers added, which nobody can connect with the given ones.
+
+        added: a number for each, 0 for none. seed: for this batch alone.
+        Raises ArgumentValueError (``plaintext_range``).
+        """
+        parts = [
+            (ciphers[at : at + CHUNK], list(added[at : at + CHUNK]), _part(seed, at))
+            for at in range(0, len(ciphers), CHUNK)
+        ]
+        return self._joined(self._run(_blind, parts))
+
     def _joined(self, parts: Iterable[Ciphers]) -> Ciphers:
         return np.concatenate([np.empty((0, self.public.width), np.uint8), *parts])
 
@@ -152,6 +190,25 @@ def _sum_groups(tools: _Tools, ciphers: Ciphers, groups: NDArray[Any], count: in
     for group, cipher in zip(groups.tolist(), to_numbers(ciphers, tools.paillier.arithmetic), strict=True):
         sums[group] = sums[group] * cipher % square
     return to_bytes(sums, tools.paillier.key)
+
+
+def _combine_rows(tools: _Tools, ciphers: Ciphers, weights: NDArray[np.int64], factors: NDArray[np.int64]) -> Ciphers:
+    paillier, each = tools.paillier, weights.shape[1]
+    numbers, square = to_numbers(ciphers, paillier.arithmetic), paillier.square
+    rows = [
+        combine(numbers[row * each : (row + 1) * each], of_row, square) for row, of_row in enumerate(weights.tolist())
+    ]
+    columns = (weigh(rows, column, square, paillier.arithmetic) for column in factors.T.tolist())
+    return to_bytes(columns, paillier.key)
+
+
+def _blind(tools: _Tools, ciphers: Ciphers, added: list[int], seed: bytes) -> Ciphers:
+    paillier, entropy = tools.paillier, _entropy(seed)
+    numbers = to_numbers(ciphers, paillier.arithmetic)
+    return to_bytes(
+        (paillier.blind(paillier.shift(c, more), entropy) for c, more in zip(numbers, added, strict=True)),
+        paillier.key,
+    )
 
 
 def _join(tools: _Tools, ciphers: Ciphers, packing: SlotPacking, each: int, seed: bytes) -> Ciphers:

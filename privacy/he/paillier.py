@@ -56,6 +56,14 @@ class Paillier:
         """A ciphertext of the sum, to be blinded before it is sent."""
         return first * second % self.square
 
+    def shift(self, cipher: int, number: int) -> int:
+        """A ciphertext of the number plus a known one, to be blinded before it is sent.
+
+        Raises ArgumentValueError (``plaintext_range``).
+        """
+        check_plain(self.key, number)
+        return cipher * (1 + number * self._modulus) % self.square
+
     def scale(self, cipher: int, factor: int) -> int:
         """A ciphertext of the number times ``factor``, of either sign, to be blinded before it is sent."""
         if factor < 0:

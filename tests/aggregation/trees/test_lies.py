@@ -18,6 +18,7 @@ from coterie.errors import Conflict, CoterieError, InputError, InternalError
 from coterie.privacy.he.batches import CipherPool
 from coterie.protocol.arrays import ArraysByName
 from coterie.protocol.tensors import encode_tensors
+from tests.aggregation.lying import with_lie
 from tests.aggregation.trees.trees_kit import shared_table
 from tests.privacy.he.keys_kit import small_key
 
@@ -90,19 +91,6 @@ LIES: dict[str, tuple[str, str, Lie, str, str]] = {
         "other arrays",
     ),
 }
-
-
-def with_lie(side: Side[Any], kind: str, lie: Callable[[Tell], Tell]) -> Side[Any]:
-    """A program whose messages of one kind are others."""
-    try:
-        step = next(side)
-        while True:
-            if isinstance(step, Tell) and step.place.name == kind:
-                step = lie(step)
-            heard = yield step
-            step = side.send(heard)
-    except StopIteration as end:
-        return end.value
 
 
 def play(liar: str, kind: str, lie: Callable[[Tell], Tell]) -> None:

@@ -50,7 +50,7 @@ def seen_by_feature_owner(terms: TreeTerms, shared: Shared) -> list[list[NDArray
             step = next(side)
             while True:
                 heard: Heard = yield step
-                if heard.place.name == "splits" and heard.place.level == 0 and len(heard.arrays["sides"]):
+                if heard.place.name == "splits" and heard.place.at[1] == 0 and len(heard.arrays["sides"]):
                     left = np.unpackbits(heard.arrays["sides"], count=len(shared.labels)).astype(bool)
                     sets[-1] += [np.flatnonzero(left), np.flatnonzero(~left)]
                 step = side.send(heard)

@@ -145,3 +145,36 @@ def test_fixed_point_refuses_what_has_no_place(value: float) -> None:
     with pytest.raises(errors.ArgumentValueError) as caught:
         fixed_point.encode(np.array([0.5, value]), 31)
     assert caught.value.reason == "plaintext_range"
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(1, 5), st.integers(0, 3), st.data())
+def test_rows_combine_to_what_their_numbers_do(rows: int, columns: int, data: st.DataObject) -> None:
+    def whole(lowest: int, highest: int, shape: tuple[int, int]) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
+        count = shape[0] * shape[1]
+        drawn = data.draw(st.lists(st.integers(lowest, highest), min_size=count, max_size=count))
+        return np.array(drawn, np.int64).reshape(shape)
+
+    numbers, weights, factors = (
+        whole(-50, 50, (rows, 3)),
+        whole(0, 9000, (rows, 3)),
+        whole(-9000, 9000, (rows, columns)),
+    )
+    with CipherPool(small_key()) as pool:
+        found = pool.combine_rows(pool.encrypt(numbers.reshape(-1).tolist(), SEED), weights, factors)
+        expected = (factors.T @ (numbers * weights).sum(axis=1)).tolist()
+        assert pool.decrypt(found) == expected
+        more = list(range(columns))
+        shifted = pool.blind(pool.add(found, found), more, SEED)
+        assert pool.decrypt(shifted) == [2 * total + n for total, n in zip(expected, more, strict=True)]
+
+
+def test_combined_rows_are_the_same_over_processes(pool: CipherPool) -> None:
+    rows = CHUNK + 3
+    ciphers = pool.encrypt(list(range(2 * rows)), SEED)
+    weights, factors = np.full((rows, 2), 3), np.arange(2 * rows).reshape(rows, 2)
+    expected = pool.combine_rows(ciphers, weights, factors)
+    for other in (CipherPool(small_key().public, processes=2), CipherPool(small_key().public, arithmetic=PURE)):
+        with other:
+            assert np.array_equal(other.combine_rows(ciphers, weights, factors), expected)
+            assert np.array_equal(other.blind(expected, [1, 2], SEED), pool.blind(expected, [1, 2], SEED))

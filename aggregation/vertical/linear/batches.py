@@ -1,0 +1,48 @@
+"""Which rows a step takes. Batches are drawn once for a training and come again in each epoch: of rows that are joined
+anew each time, many sums with the same labels in them would tell these labels one by one.
+"""
+
+from typing import Final
+
+from coterie.aggregation.vertical.linear.terms import ROWS_PER_COLUMN, LinearTerms
+from coterie.errors import ConfigurationError
+
+PART: Final = 1024
+"""Rows of one message, which bounds memory."""
+
+
+def batches_of(terms: LinearTerms, rows: int) -> list[slice]:
+    """Each batch of an epoch, of ``batch_rows`` or a few more, by place in the order of rows."""
+    count = max(1, rows // terms.batch_rows) if terms.batch_rows else 1
+    edges = [number * rows // count for number in range(count + 1)]
+    return [slice(first, last) for first, last in zip(edges, edges[1:], strict=False)]
+
+
+def parts_of_batch(batch: slice) -> list[slice]:
+    """The messages of a batch."""
+    return [slice(at, min(at + PART, batch.stop)) for at in range(batch.start, batch.stop, PART)]
+
+
+def largest_batch(terms: LinearTerms, rows: int) -> int:
+    """The most rows of a batch."""
+    return max(batch.stop - batch.start for batch in batches_of(terms, rows))
+
+
+def steps_of(terms: LinearTerms, rows: int) -> int:
+    """How many steps a training has."""
+    return terms.epochs * len(batches_of(terms, rows))
+
+
+def check_batches(terms: LinearTerms, rows: int, columns: int) -> None:
+    """Refuse batches of so few rows that sums over them tell labels of rows.
+
+    columns: of the feature owner.
+    Raises ConfigurationError (``linear_rows``).
+    """
+    least = min(batch.stop - batch.start for batch in batches_of(terms, rows))
+    if least < ROWS_PER_COLUMN * columns:
+        raise ConfigurationError(
+            f"A batch has {least} rows for {columns} columns of {terms.feature_owner}; sums over so few tell labels.",
+            hint=f"Take {ROWS_PER_COLUMN} rows for each of its columns: larger batches (batch_rows), or fewer columns.",
+            code="linear_rows",
+        )
