@@ -88,6 +88,7 @@ SMALL_WITH_DATA: dict[str, str] = {
     "quantise": "--quick",
     "robust": "--quick --only mean --attacks none --alpha 1.0",
     "vertical": "--task trees --quick --processes 1 --cases all_rows",
+    "vertical_linear": "--quick",
     "vertical_split": "--quick --only joined",
 }
 # Their smallest runs take a quarter of a minute; only how they print is looked at.

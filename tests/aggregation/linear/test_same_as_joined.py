@@ -1,5 +1,6 @@
 """Two roles fit what one fits that has all columns, and under encryption the same bits as in the open."""
 
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from scipy.optimize import minimize
 
 from coterie.aggregation.vertical.linear.links import LEFT_BITS, LINKS
 from coterie.aggregation.vertical.linear.terms import LinearTerms, LinkName
@@ -19,7 +19,8 @@ from tests.aggregation.linear.linear_kit import COLUMNS, SEED, tables_of, terms_
 
 
 def simulated(terms: LinearTerms, tables: Any, **more: Any) -> SimulatedLinear:
-    return simulate_linear(terms, tables, columns=COLUMNS, label="label", **{"encrypted": False, "seed": SEED, **more})
+    asked: dict[str, Any] = {"encrypted": False, "seed": SEED, **more}
+    return simulate_linear(terms, tables, columns=COLUMNS, label="label", **asked)
 
 
 def fitted_centrally(link: LinkName, tables: Any, l2: float, weights: NDArray[Any]) -> NDArray[np.float64]:
@@ -35,7 +36,9 @@ def fitted_centrally(link: LinkName, tables: Any, l2: float, weights: NDArray[An
         each = half * LINKS[link].each(told, rows @ values)
         return float((weights * each).sum() / weights.sum() + l2 / 2 * (values[1:] ** 2).sum())
 
-    return rows @ minimize(loss, np.zeros(rows.shape[1]), method="BFGS", options={"gtol": 1e-7}).x
+    solver: Any = import_module("scipy.optimize")
+    found: NDArray[np.float64] = solver.minimize(loss, np.zeros(rows.shape[1]), method="BFGS").x
+    return rows @ found
 
 
 @pytest.mark.parametrize(
@@ -52,6 +55,20 @@ def test_encryption_changes_no_bit(link: LinkName, rows: int, changes: dict[str,
     apart, together = (simulated(terms, tables, encrypted=encrypted, **more) for encrypted in (True, False))
     assert apart.models == together.models and apart.report == together.report
     assert min(apart.sent.values()) > 0 and not together.sent
+
+
+def test_more_columns_than_a_plaintext_has_slots() -> None:
+    rng = np.random.default_rng(1)
+    tables, wide = tables_of("linear", 40), {f"w{n}": rng.normal(size=40) for n in range(20)}
+    tables["bank"] |= wide
+    columns = {"bank": (*COLUMNS["bank"], *wide), "bureau": COLUMNS["bureau"]}
+    apart, together = (
+        simulate_linear(
+            terms_of("linear", epochs=1), tables, columns=columns, label="label", seed=SEED, encrypted=encrypted
+        )
+        for encrypted in (True, False)
+    )
+    assert apart.models == together.models and len(apart.models["bank"].slopes) == 22
 
 
 @pytest.mark.parametrize(("link", "most"), [("logistic", 0.03), ("linear", 2e-3), ("poisson", 2e-3)])
@@ -116,7 +133,14 @@ def test_too_few_rows_and_bad_terms_are_refused() -> None:
     with pytest.raises(ConfigurationError, match="A batch has 29 rows for 3 columns of bureau") as caught:
         simulated(terms_of(), tables_of("logistic", 29))
     assert caught.value.reason == "linear_rows"
-    for change in ({"epochs": 0}, {"batch_rows": 10}, {"momentum": 1.0}, {"l2": -1.0}, {"link": "probit"}):
+    changes: list[dict[str, Any]] = [
+        {"epochs": 0},
+        {"batch_rows": 10},
+        {"momentum": 1.0},
+        {"l2": -1.0},
+        {"link": "probit"},
+    ]
+    for change in changes:
         with pytest.raises(ConfigurationError) as caught:
             terms_of(**change)
         assert caught.value.reason == "linear_invalid" and next(iter(change)) in str(caught.value)
@@ -132,7 +156,7 @@ def real_tables(name: str, folder: Path) -> tuple[dict[str, dict[str, Any]], dic
     for role, part in (("bank", "guest"), ("bureau", "host")):
         (path,) = folder.rglob(f"{name}_hetero_{part}.csv*")
         found = np.genfromtxt(path, delimiter=",", names=True)
-        tables[role] = {column: found[column] for column in found.dtype.names if column != "id"}
+        tables[role] = {column: found[column] for column in (found.dtype.names or ()) if column != "id"}
     return tables, {role: tuple(c for c in columns if c != "y") for role, columns in tables.items()}
 
 

@@ -169,12 +169,12 @@ def test_rows_combine_to_what_their_numbers_do(rows: int, columns: int, data: st
         assert pool.decrypt(shifted) == [2 * total + n for total, n in zip(expected, more, strict=True)]
 
 
-def test_combined_rows_are_the_same_over_processes(pool: CipherPool) -> None:
-    rows = CHUNK + 3
-    ciphers = pool.encrypt(list(range(2 * rows)), SEED)
+def test_combined_rows_are_the_same_over_processes() -> None:
+    rows, key = CHUNK + 3, small_key().public
     weights, factors = np.full((rows, 2), 3), np.arange(2 * rows).reshape(rows, 2)
-    expected = pool.combine_rows(ciphers, weights, factors)
-    for other in (CipherPool(small_key().public, processes=2), CipherPool(small_key().public, arithmetic=PURE)):
-        with other:
+    with CipherPool(key) as one, CipherPool(key, processes=2) as two, CipherPool(key, arithmetic=PURE) as pure:
+        ciphers = one.encrypt(list(range(2 * rows)), SEED)
+        expected = one.combine_rows(ciphers, weights, factors)
+        for other in (two, pure):
             assert np.array_equal(other.combine_rows(ciphers, weights, factors), expected)
-            assert np.array_equal(other.blind(expected, [1, 2], SEED), pool.blind(expected, [1, 2], SEED))
+            assert np.array_equal(other.blind(expected, [1, 2], SEED), one.blind(expected, [1, 2], SEED))
