@@ -196,9 +196,7 @@ def stability(expected: NDArray[Any], actual: NDArray[Any], *, bands: int = BAND
 
 
 def _measured(labels: LabelKind, scores: Vector, truth: Vector, weights: Vector | None) -> dict[str, float | None]:
-    return {
-        name: metric.prepare(scores, truth)(weights) for name, metric in METRICS.items() if metric.labels == labels
-    }
+    return {name: metric.prepare(scores, truth)(weights) for name, metric in METRICS.items() if metric.labels == labels}
 
 
 def _bands(scores: Vector, counts: NDArray[np.float64], bands: int) -> tuple[ScoreBand, ...]:

@@ -51,7 +51,7 @@ def _mean(each: Callable[[Vector, Vector], Vector | None]) -> Callable[[Vector, 
 
 
 def _mean_of(values: Vector, weights: Vector | None) -> float:
-    return float(values.mean()) if weights is None else float(weights @ values / weights.sum())
+    return float(values.mean()) if weights is None else float((weights * values).sum() / weights.sum())
 
 
 def _root_mean_square(scores: Vector, labels: Vector) -> Weighted:

@@ -27,7 +27,12 @@ def evaluation_text(evaluations: Mapping[str, AnyEvaluation]) -> str:
 
 def _band(band: ScoreBand) -> list[str]:
     scores = f"{band.lowest:.4g} to {band.highest:.4g}"
-    return [scores, f"{band.weight:g}", f"{band.ones:g}", *map(_shown, (band.mean, band.rate, band.lift, band.reach, band.gain))]
+    return [
+        scores,
+        f"{band.weight:g}",
+        f"{band.ones:g}",
+        *map(_shown, (band.mean, band.rate, band.lift, band.reach, band.gain)),
+    ]
 
 
 def _threshold(at: AtThreshold) -> list[str]:
@@ -43,7 +48,9 @@ def _aligned(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Columns as wide as their widest cell, the first to the left and the others to the right."""
     widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
     lines = [
-        "  ".join([row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))])
+        "  ".join(
+            [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
+        )
         for row in (head, *rows)
     ]
     return "\n".join(line.rstrip() for line in lines)

@@ -162,8 +162,8 @@ class TreeLearner:
         """Grow a forest from the beginning. What it came to, for the label owner; None for the others.
 
         rows: a CSV file, arrays by name or a DataFrame; NaN where a row lacks a number.
-        held_out: of the label owner alone, ``[rows]``: rows that no tree is grown on, for the report and for
-            ``terms.patience``.
+        held_out: of the label owner alone, ``[rows]``: rows that no tree is grown on, for the report, and to find the
+            best tree, at which the forest ends.
         on_tree: gets the number of trees that are grown.
         Raises DataError; Conflict (``session_step``) where a partner makes another call, or has another number of
         rows; InputError (``session_values``, ``ciphertext_range``, ``public_key``) for what no program of these terms
@@ -174,7 +174,7 @@ class TreeLearner:
             check_labels(read.labels, read.held_out, str(self._label), self._terms.loss, self._role)
         work = self._train_owner if self._is_owner else self._train_feature
         _, kept = self._make("train", read, lambda call: work(call, read, on_tree))
-        return report_of(kept) if self._is_owner else None
+        return report_of(kept, self._terms.loss) if self._is_owner else None
 
     def predict(self, rows: TableSource) -> NDArray[np.float64] | None:
         """For the label owner the prediction of each row: of "logistic" the chance of label 1. None for the others.
@@ -218,7 +218,7 @@ class TreeLearner:
         held = rows.held_out
         return call, {
             "losses": np.array(state.losses, np.float64).reshape(-1, 2),
-            "margins": state.margins,
+            "margins": state.best_margins,
             "labels": rows.labels,
             "held_out": held.astype(np.uint8),
         }

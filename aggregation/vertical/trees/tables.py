@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from coterie.aggregation.vertical.trees.terms import LossName
 from coterie.compute.data.sources.csv.source import CsvSource
-from coterie.errors import ArgumentTypeError, DataError
+from coterie.errors import ArgumentTypeError, DataError, nearest
 from coterie.protocol.frames import Frame, as_columns
 
 TableSource: TypeAlias = "str | Path | Mapping[str, Any] | Frame"
@@ -28,9 +28,10 @@ def read_columns(source: TableSource, names: Sequence[str], told: str) -> dict[s
     given = _given(source, names, told)
     absent = [name for name in names if name not in given]
     if absent:
+        near = nearest(absent[0], given)
         raise DataError(
             f"{told}: column {absent[0]!r} is missing.",
-            hint=f"There are {', '.join(sorted(given)[:20]) or 'none'}.",
+            hint=(f"Did you mean {near!r}? " if near else "") + f"There are {', '.join(sorted(given)[:20]) or 'none'}.",
             code="data_missing",
             column=absent[0],
         )
@@ -117,7 +118,7 @@ def _numbers(given: object, name: str, told: str) -> NDArray[np.float64]:
     if values.dtype.kind not in "buif":
         raise DataError(
             f"{told}: column {name!r} is {_kind(values)}, not numbers.",
-            hint="Trees split numbers: give categories a number each, and leave text and dates out.",
+            hint="Give categories a number each, and leave text and dates out.",
             code="data_dtype",
             column=name,
         )
