@@ -31,8 +31,8 @@ def tree_partner_value(
     """What the feature owners add to a forest of the label owner alone, on rows held out.
 
     A forest is grown for each coalition on the other rows, on the joined table in the open: the trees are those of the
-    parties. All of its trees count, since rows held out that chose the best tree would flatter it; so ``terms.patience``
-    changes nothing.
+    parties. All of its trees count, since rows held out that chose the best tree would flatter it; so
+    ``terms.patience`` changes nothing.
 
     terms, tables, columns, label: as of `coterie.simulation.trees.simulate_trees`; tables may hold more.
     held_out: ``[rows]``, true for rows to measure on, some but not all.

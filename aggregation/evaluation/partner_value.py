@@ -1,5 +1,5 @@
-"""What partners' columns are worth: how much better rows held out are predicted with them than by the label owner alone,
-with an interval, and each partner's share of it.
+"""What partners' columns are worth: how much better rows held out are predicted with them than by the label owner
+alone, with an interval, and each partner's share of it.
 
 It needs no more than the scores that each coalition's model gives to the same rows, so it serves every method.
 """
@@ -96,8 +96,8 @@ def partner_value(
     """What partners add to what the label owner has alone, on rows that nothing was trained on.
 
     Resamples draw rows with replacement (of labels 0 and 1 as many of each label as there are), the same rows for
-    every coalition, and intervals are the quantiles of the gains that they give (percentile bootstrap). They say how far
-    other rows held out would have given another gain; not how far other rows to train on would have.
+    every coalition, and intervals are the quantiles of the gains that they give (percentile bootstrap). They say how
+    far other rows held out would have given another gain; not how far other rows to train on would have.
 
     scores: called once for each coalition: twice for one partner, 2**n times for n.
     partners: at most 8.

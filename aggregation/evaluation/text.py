@@ -26,13 +26,8 @@ def evaluation_text(evaluations: Mapping[str, AnyEvaluation]) -> str:
 
 
 def _band(band: ScoreBand) -> list[str]:
-    scores = f"{band.lowest:.4g} to {band.highest:.4g}"
-    return [
-        scores,
-        f"{band.weight:g}",
-        f"{band.ones:g}",
-        *map(_shown, (band.mean, band.rate, band.lift, band.reach, band.gain)),
-    ]
+    ratios = (band.mean, band.rate, band.lift, band.reach, band.gain)
+    return [f"{band.lowest:.4g} to {band.highest:.4g}", f"{band.weight:g}", f"{band.ones:g}", *map(_shown, ratios)]
 
 
 def _threshold(at: AtThreshold) -> list[str]:
@@ -47,10 +42,8 @@ def _shown(value: float | None) -> str:
 def _aligned(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Columns as wide as their widest cell, the first to the left and the others to the right."""
     widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
-    lines = [
-        "  ".join(
-            [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
-        )
-        for row in (head, *rows)
-    ]
-    return "\n".join(line.rstrip() for line in lines)
+    lines: list[str] = []
+    for first, *others in (head, *rows):
+        cells = [cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True)]
+        lines.append("  ".join([first.ljust(widths[0]), *cells]).rstrip())
+    return "\n".join(lines)
