@@ -27,9 +27,7 @@ def evaluate(
     ] = None,
     alone: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE", help="The same rows, with the scores of a model without partners."
-        ),
+        typer.Option(metavar="FILE", help="The same rows, with the scores of a model without partners."),
     ] = None,
     metric: Annotated[
         str | None, typer.Option(help="What --alone compares: auc, ks, log_loss, rmse, ... (default: auc, or rmse).")

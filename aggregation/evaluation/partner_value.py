@@ -122,8 +122,9 @@ def partner_value(
             hint="It may need both labels among the rows, or scores that are chances of label 1.",
             code="metric_undefined",
         )
-    strata = [np.flatnonzero(truth == one) for one in (0, 1)] if measured.labels == "classes" else None
-    drawn = _resampled(figures, strata or [np.arange(len(truth))], resamples, seed)
+    groups = np.unique(truth) if measured.labels == "classes" else (None,)
+    strata = [np.flatnonzero(truth == group) if group is not None else np.arange(len(truth)) for group in groups]
+    drawn = _resampled(figures, strata, resamples, seed)
     # A row for the rows as they are, then one for each resample.
     table = measured.sign * np.concatenate([values, drawn])
     by_coalition = dict(zip(coalitions, table.T, strict=True))

@@ -32,9 +32,9 @@ def sample(digits: int | None = None, seed: int = 0) -> tuple[Numbers, Numbers]:
     return (scores if digits is None else np.round(np.clip(scores, 0.06, 0.94), digits)), labels
 
 
-small = st.lists(
-    st.tuples(st.integers(0, 6), st.integers(0, 1), st.integers(1, 4)), min_size=2, max_size=30
-).map(lambda rows: tuple(np.array(column, float) for column in zip(*rows, strict=True)))
+small = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 1), st.integers(1, 4)), min_size=2, max_size=30).map(
+    lambda rows: tuple(np.array(column, float) for column in zip(*rows, strict=True))
+)
 
 
 @pytest.mark.parametrize("digits", [None, 2, 1])
@@ -240,7 +240,10 @@ def test_rows_that_cannot_be_are_refused(scores: Any, labels: Any, weights: Any,
 
 def test_tables_show_every_figure_side_by_side() -> None:
     scores, labels = sample(1)
-    both = {"train": evaluate_classes(scores[:700], labels[:700]), "held out": evaluate_classes(scores[700:], labels[700:])}
+    both = {
+        "train": evaluate_classes(scores[:700], labels[:700]),
+        "held out": evaluate_classes(scores[700:], labels[700:]),
+    }
     text = evaluation_text(both)
     head, *lines = text.split("\n\n")[0].splitlines()
     assert head.split("  ")[-2:] == ["train", "held out"] and len(lines) == len(both["train"].figures())

@@ -160,6 +160,13 @@ def test_where_a_resample_does_not_define_the_metric_there_is_no_interval() -> N
     assert found.joint == 1.0 and "does not define r2" in found.text()
 
 
+def test_rows_of_one_label_have_what_they_define() -> None:
+    found = partner_value(
+        either(np.full(4, 0.5), np.array([0.6, 0.7, 0.8, 0.9])), ("shop",), np.ones(4), metric="brier", resamples=50
+    )
+    assert found.gain.is_clear and found.gain.value == pytest.approx(0.25 - (0.16 + 0.09 + 0.04 + 0.01) / 4)
+
+
 def test_mistakes_are_named() -> None:
     labels, alone, joint = scored(50, 0)
     both = either(alone, joint)
