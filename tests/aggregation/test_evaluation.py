@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import astuple
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -9,15 +10,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from scipy import stats
-from sklearn import metrics
-from sklearn.calibration import calibration_curve
 
 from coterie import errors
 from coterie.aggregation.evaluation.evaluation import evaluate_classes, evaluate_numbers, stability
 from coterie.aggregation.evaluation.rows import chances
 from coterie.aggregation.evaluation.text import evaluation_text
 from coterie.aggregation.whole_metrics import auc
+
+# Without type stubs.
+stats: Any = import_module("scipy.stats")
+metrics: Any = import_module("sklearn.metrics")
+calibration: Any = import_module("sklearn.calibration")
 
 ROWS = 1000
 RANKED = ("auc", "ks", "average_precision")
@@ -50,7 +53,7 @@ def test_figures_of_classes_are_those_of_other_libraries(digits: int | None, is_
     assert found.brier == pytest.approx(metrics.brier_score_loss(labels, scores, **more), abs=1e-12)
     false, true, cuts = metrics.roc_curve(labels, scores, drop_intermediate=False, **more)
     assert found.ks == pytest.approx(np.abs(true - false).max(), abs=1e-12)
-    assert found.ks_threshold == cuts[np.isclose(np.abs(true - false), found.ks)][-1]
+    assert found.ks is not None and found.ks_threshold == cuts[np.isclose(np.abs(true - false), found.ks)][-1]
     if not is_weighted:
         assert found.auc == auc(scores, labels)
         assert found.ks == pytest.approx(stats.ks_2samp(scores[labels == 1], scores[labels == 0]).statistic, abs=1e-12)
@@ -67,7 +70,7 @@ def test_bands_without_ties_are_tenths_and_calibration_is_that_of_scikit_learn()
     scores, labels = sample()
     found = evaluate_classes(scores, labels)
     assert [band.weight for band in found.bands] == [100.0] * 10
-    rates, means = calibration_curve(labels, scores, n_bins=10, strategy="quantile")
+    rates, means = calibration.calibration_curve(labels, scores, n_bins=10, strategy="quantile")
     np.testing.assert_allclose([band.rate for band in found.bands], rates[::-1])
     np.testing.assert_allclose([band.mean for band in found.bands], means[::-1])
     assert found.calibration_error == pytest.approx(np.abs(rates - means).mean())

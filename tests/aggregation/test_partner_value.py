@@ -2,18 +2,21 @@
 
 import json
 from collections.abc import Callable
+from importlib import import_module
 from itertools import permutations
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from scipy import stats
-from sklearn import metrics
 
 from coterie import errors
 from coterie.aggregation.evaluation.metrics import METRICS, ScoreMetricName
 from coterie.aggregation.evaluation.partner_value import Coalition, partner_value
+
+# Without type stubs.
+stats: Any = import_module("scipy.stats")
+metrics: Any = import_module("sklearn.metrics")
 
 Numbers = NDArray[np.float64]
 
@@ -169,7 +172,7 @@ def test_rows_of_one_label_have_what_they_define() -> None:
 
 def test_mistakes_are_named() -> None:
     labels, alone, joint = scored(50, 0)
-    both = either(alone, joint)
+    usual: dict[str, Any] = {"scores": either(alone, joint), "partners": ("shop",), "labels": labels}
     cases: list[tuple[type[errors.CoterieError], str, dict[str, Any]]] = [
         (errors.ArgumentValueError, "no metric 'acu'", {"metric": "acu"}),
         (errors.ArgumentValueError, "1 to 8", {"partners": tuple("abcdefghi")}),
@@ -184,4 +187,4 @@ def test_mistakes_are_named() -> None:
     ]
     for kind, says, changes in cases:
         with pytest.raises(kind, match=says):
-            partner_value(**{"scores": both, "partners": ("shop",), "labels": labels, **changes})
+            partner_value(**{**usual, **changes})

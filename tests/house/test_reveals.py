@@ -60,7 +60,7 @@ def test_what_trees_tell_is_on_the_page_and_nothing_else() -> None:
 
 def test_what_split_networks_alignment_and_calls_tell_is_on_the_page() -> None:
     assert {kind for _, kind in told("Split networks")} == {*KIND_BY_KEY.values(), "values"}
-    calls = {each.kind for each in told_by_calls(["feature"], "owner", None)}
+    calls = {each.kind for each in told_by_calls(["feature"], "owner", TERMS.digest)}
     assert {kind for _, kind in told("Of every method")} == calls | {"plan", "opaque"}
     assert {kind for _, kind in told("Alignment")} == {
         "row_counts", "blinded_ids", "memberships", "intersection_sizes",

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coterie.aggregation.evaluation.evaluation import evaluate_classes, evaluate_numbers, stability
+from coterie.aggregation.evaluation.evaluation import ClassEvaluation, evaluate_classes, evaluate_numbers, stability
 from coterie.aggregation.vertical.trees.terms import TreeTerms
 from coterie.errors import ConfigurationError, DataError
 from coterie.simulation.trees import simulate_trees
@@ -54,7 +54,9 @@ def test_a_report_is_of_the_forest_as_it_ends_on_both_sides() -> None:
     said = grown.predict(tables())
     assert report.train == evaluate_classes(said[~held], labels[~held])
     assert report.held_out == evaluate_classes(said[held], labels[held])
-    assert report.stability == stability(said[~held], said[held]) and report.stability > 0
+    moved = stability(said[~held], said[held])
+    assert report.stability == moved and moved is not None and moved > 0
+    assert isinstance(report.train, ClassEvaluation) and isinstance(report.held_out, ClassEvaluation)
     assert (report.auc, report.held_out_auc) == (report.train.auc, report.held_out.auc)
     assert report.held_out.log_loss == pytest.approx(min(report.held_out_losses or ()))
     lines = report.text().splitlines()
