@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie import errors
+from coterie.aggregation.evaluation.ranking import area, rank
 from coterie.protocol.arrays import Vector
 
 WholeMetricFunction: TypeAlias = Callable[[Vector, npt.NDArray[Any]], float | None]
@@ -68,13 +69,7 @@ def c_index(prediction: Vector, label: npt.NDArray[Any]) -> float | None:
 
 
 def _area(score: Vector, positive: npt.NDArray[np.bool_]) -> float | None:
-    """By ranks (Mann and Whitney), of which equal scores share the mean."""
-    of_one, of_other = int(positive.sum()), int((~positive).sum())
-    if not of_one or not of_other:
-        return None
-    _, place, count = np.unique(score, return_inverse=True, return_counts=True)
-    ranks = (np.cumsum(count) - (count - 1) / 2)[place]
-    return float((ranks[positive].sum() - of_one * (of_one + 1) / 2) / (of_one * of_other))
+    return area(rank(score, positive).counts())
 
 
 @dataclass(frozen=True)

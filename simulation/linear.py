@@ -11,8 +11,8 @@ from coterie.aggregation.vertical.linear.in_process import OwnedRows, fit_openly
 from coterie.aggregation.vertical.linear.links import LINKS
 from coterie.aggregation.vertical.linear.model import RoleModel
 from coterie.aggregation.vertical.linear.predicting import shown
-from coterie.aggregation.vertical.linear.report import LinearReport, report_of
 from coterie.aggregation.vertical.linear.terms import LinearTerms
+from coterie.aggregation.vertical.report import FitReport, fit_report
 from coterie.aggregation.vertical.tables import TableSource, check_labels, read_columns
 from coterie.errors import ConfigurationError, DataError
 from coterie.privacy.he.keys import make_key
@@ -29,7 +29,7 @@ class SimulatedLinear:
     """
 
     terms: LinearTerms
-    report: LinearReport
+    report: FitReport
     models: Mapping[str, RoleModel]
     unit: tuple[float, float]
     sent: Mapping[str, int]
@@ -101,7 +101,7 @@ def simulate_linear(
     else:
         fitted = fit_openly(terms, given, seed=seed)
     scores = sum((model.scores(read[role], rows) for role, model in fitted.models.items()), np.zeros(rows))
-    report = report_of(link, labels, scores, held, fitted.unit)
+    report = fit_report(shown(link, scores, fitted.unit), labels, held, link.labels)
     return SimulatedLinear(terms, report, fitted.models, fitted.unit, fitted.sent)
 
 

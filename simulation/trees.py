@@ -6,12 +6,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from coterie.aggregation.vertical.report import FitReport
 from coterie.aggregation.vertical.tables import TableSource, check_labels, read_columns
 from coterie.aggregation.vertical.trees.binning import bin_columns, no_columns
 from coterie.aggregation.vertical.trees.forest import Forest, OwnSplits
 from coterie.aggregation.vertical.trees.in_process import GrownTogether, grow_centrally, grow_together
 from coterie.aggregation.vertical.trees.losses import LOSSES
-from coterie.aggregation.vertical.trees.report import TreeReport, best_forest, report_of
+from coterie.aggregation.vertical.trees.report import best_forest, report_of
 from coterie.aggregation.vertical.trees.terms import TreeTerms
 from coterie.errors import ConfigurationError, DataError
 from coterie.privacy.he.keys import make_key
@@ -21,15 +22,16 @@ from coterie.privacy.he.keys import make_key
 class SimulatedTrees:
     """A forest that simulated parties have grown.
 
-    report: losses and AUC, on rows that trees were grown on and on those held out.
-    forest: the label owner's part. splits: each party's own.
+    report: losses and all figures, on rows that trees were grown on and on those held out.
+    forest: the label owner's part. splits: each party's own. columns: of each role, those that trees could split.
     sent: bytes that each party would have sent; empty without encryption.
     """
 
     terms: TreeTerms
-    report: TreeReport
+    report: FitReport
     forest: Forest
     splits: Mapping[str, OwnSplits]
+    columns: Mapping[str, tuple[str, ...]]
     sent: Mapping[str, int]
 
     def predict(self, tables: Mapping[str, TableSource]) -> NDArray[np.float64]:
@@ -37,18 +39,20 @@ class SimulatedTrees:
 
         Raises DataError.
         """
-        rows: int | None = None
+        lengths: dict[str, int] = {}
         bits: dict[int, NDArray[np.bool_]] = {}
         for number, role in enumerate(self.terms.parties):
             own = self.splits[role]
-            names = sorted({*own.columns})
+            # Without a split of its own a party's first column says how many rows there are.
+            names = sorted({*own.columns}) or self.columns[role][:1]
             if names:
                 columns = read_columns(tables[role], names, role)
-                rows = len(columns[names[0]])
-                bits[number] = own.bits(columns, rows)
-        if len({part.shape[1] for part in bits.values()}) > 1:
-            raise _unequal({self.terms.parties[n]: part.shape[1] for n, part in bits.items()})
-        return LOSSES[self.terms.loss].shown(self.forest.margins(bits, rows or 0))
+                lengths[role] = len(columns[names[0]])
+                bits[number] = own.bits(columns, lengths[role])
+        if len({*lengths.values()}) > 1:
+            raise _unequal(lengths)
+        rows = next(iter(lengths.values()), 0)
+        return LOSSES[self.terms.loss].shown(self.forest.margins(bits, rows))
 
     def importance(self) -> dict[str, float]:
         """What the splits of each column have gained, by party and column, the largest first."""
@@ -86,25 +90,12 @@ def simulate_trees(
     seed: 32 bytes for GOSS; fresh when not given.
     Raises DataError, ConfigurationError (``role_unknown``, ``extra_missing``).
     """
-    for given in (tables, columns):
-        if set(given) != set(terms.parties):
-            raise ConfigurationError(
-                f"The terms are for the roles {', '.join(sorted(terms.parties))}, and these are "
-                f"{', '.join(sorted(given))}.",
-                hint="Give each role its table and its columns.",
-                code="role_unknown",
-            )
     owner = terms.label_owner
-    read = {
-        role: read_columns(tables[role], (*columns[role], *((label,) if role == owner else ())), role)
-        for role in terms.parties
-    }
+    read = read_tables(terms, tables, columns, label)
     labels = read[owner].pop(label)
     held = np.zeros(len(labels), np.bool_) if held_out is None else np.asarray(held_out, np.bool_)
-    lengths = {role: len(next(iter(found.values()), labels)) for role, found in read.items()}
-    lengths |= {"held_out": len(held)}
-    if set(lengths.values()) != {len(labels)}:
-        raise _unequal(lengths)
+    if len(held) != len(labels):
+        raise _unequal({owner: len(labels), "held_out": len(held)})
     check_labels(labels, held, label, LOSSES[terms.loss].labels, owner)
     binned = {
         role: bin_columns(found, terms.bins) if found else no_columns(len(labels)) for role, found in read.items()
@@ -119,12 +110,38 @@ def simulate_trees(
     report = report_of(
         {
             "losses": np.array(state.losses),
-            "margins": state.margins,
+            "margins": state.best_margins,
             "labels": labels,
             "held_out": held.astype(np.uint8),
-        }
+        },
+        terms.loss,
     )
-    return SimulatedTrees(terms, report, best_forest(state), {**grown.splits, **state.splits}, grown.sent)
+    splits = {**grown.splits, **state.splits}
+    named = {role: tuple(names) for role, names in columns.items()}
+    return SimulatedTrees(terms, report, best_forest(state), splits, named, grown.sent)
+
+
+def read_tables(
+    terms: TreeTerms, tables: Mapping[str, TableSource], columns: Mapping[str, Sequence[str]], label: str
+) -> dict[str, dict[str, NDArray[np.float64]]]:
+    """The columns of each role, and the label among the label owner's, ``[rows]`` each. Raises as `simulate_trees`."""
+    for given in (tables, columns):
+        if set(given) != set(terms.parties):
+            raise ConfigurationError(
+                f"The terms are for the roles {', '.join(sorted(terms.parties))}, and these are "
+                f"{', '.join(sorted(given))}.",
+                hint="Give each role its table and its columns.",
+                code="role_unknown",
+            )
+    owner = terms.label_owner
+    read = {
+        role: read_columns(tables[role], (*columns[role], *((label,) if role == owner else ())), role)
+        for role in terms.parties
+    }
+    lengths = {role: len(next(iter(found.values()))) for role, found in read.items() if found}
+    if len({*lengths.values()}) > 1:
+        raise _unequal(lengths)
+    return read
 
 
 def _unequal(lengths: Mapping[str, int]) -> DataError:

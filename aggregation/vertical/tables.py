@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.compute.data.sources.csv.source import CsvSource
-from coterie.errors import ArgumentTypeError, DataError
+from coterie.errors import ArgumentTypeError, DataError, nearest
 from coterie.protocol.frames import Frame, as_columns
 
 TableSource: TypeAlias = "str | Path | Mapping[str, Any] | Frame"
@@ -34,9 +34,10 @@ def read_columns(source: TableSource, names: Sequence[str], told: str) -> dict[s
     given = _given(source, names, told)
     absent = [name for name in names if name not in given]
     if absent:
+        near = nearest(absent[0], given)
         raise DataError(
             f"{told}: column {absent[0]!r} is missing.",
-            hint=f"There are {', '.join(sorted(given)[:20]) or 'none'}.",
+            hint=(f"Did you mean {near!r}? " if near else "") + f"There are {', '.join(sorted(given)[:20]) or 'none'}.",
             code="data_missing",
             column=absent[0],
         )

@@ -32,8 +32,8 @@ from coterie.aggregation.vertical.linear.label_side import LabelSetting, label_d
 from coterie.aggregation.vertical.linear.links import LINKS
 from coterie.aggregation.vertical.linear.model import RoleModel, role_model
 from coterie.aggregation.vertical.linear.predicting import predict_feature_side, predict_label_side, shown
-from coterie.aggregation.vertical.linear.report import LinearReport, report_of
 from coterie.aggregation.vertical.linear.terms import LinearTerms
+from coterie.aggregation.vertical.report import FitReport, fit_report
 from coterie.aggregation.vertical.tables import TableSource, check_labels
 from coterie.client_sdk.party.learner_store import LearnerCall
 from coterie.client_sdk.party.linear_terms import told_by_linear
@@ -120,7 +120,7 @@ class LinearLearner:
         *,
         held_out: NDArray[np.bool_] | None = None,
         on_step: Callable[[int, int], None] = lambda done, of: None,
-    ) -> LinearReport | None:
+    ) -> FitReport | None:
         """Fit a model from the beginning. What it came to, for the label owner; None for the other.
 
         rows: a CSV file, arrays by name or a DataFrame, without missing numbers.
@@ -140,7 +140,7 @@ class LinearLearner:
         if not self._is_owner:
             return None
         _, unit = model_of(kept)
-        return report_of(self._link, read.labels, kept["scores"], read.held_out, unit)
+        return fit_report(shown(self._link, kept["scores"], unit), read.labels, read.held_out, self._link.labels)
 
     def predict(self, rows: TableSource) -> NDArray[np.float64] | None:
         """For the label owner the prediction of each row: of "logistic" the chance of label 1, of "poisson" the

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.aggregation.plan.stage import PREDICTION, TaskName
+from coterie.aggregation.vertical.report import FitReport
 from coterie.aggregation.vertical.tables import TableSource, check_labels
 from coterie.aggregation.vertical.trees.binning import BinnedColumns, bin_columns, no_columns
 from coterie.aggregation.vertical.trees.checkpoints import (
@@ -27,7 +28,7 @@ from coterie.aggregation.vertical.trees.forest import Forest, OwnSplits
 from coterie.aggregation.vertical.trees.label_side import LabelSetting, grow_label_side, open_label_side
 from coterie.aggregation.vertical.trees.losses import LOSSES
 from coterie.aggregation.vertical.trees.predicting import predict_feature_side, predict_label_side
-from coterie.aggregation.vertical.trees.report import TreeReport, best_forest, report_of
+from coterie.aggregation.vertical.trees.report import best_forest, report_of
 from coterie.aggregation.vertical.trees.terms import TreeTerms
 from coterie.client_sdk.party.learner_store import LearnerCall
 from coterie.client_sdk.party.party import Session
@@ -138,12 +139,12 @@ class TreeLearner:
         *,
         held_out: NDArray[np.bool_] | None = None,
         on_tree: Callable[[int], None] = lambda tree: None,
-    ) -> TreeReport | None:
+    ) -> FitReport | None:
         """Grow a forest from the beginning. What it came to, for the label owner; None for the others.
 
         rows: a CSV file, arrays by name or a DataFrame; NaN where a row lacks a number.
-        held_out: of the label owner alone, ``[rows]``: rows that no tree is grown on, for the report and for
-            ``terms.patience``.
+        held_out: of the label owner alone, ``[rows]``: rows that no tree is grown on, for the report, and to find the
+            best tree, at which the forest ends.
         on_tree: gets the number of trees that are grown.
         Raises DataError; Conflict (``session_step``) where a partner makes another call, or has another number of
         rows; InputError (``session_values``, ``ciphertext_range``, ``public_key``) for what no program of these terms
@@ -156,7 +157,7 @@ class TreeLearner:
             )
         work = self._train_owner if self._is_owner else self._train_feature
         _, kept = self._make("train", read, lambda call: work(call, read, on_tree))
-        return report_of(kept) if self._is_owner else None
+        return report_of(kept, self._terms.loss) if self._is_owner else None
 
     def predict(self, rows: TableSource) -> NDArray[np.float64] | None:
         """For the label owner the prediction of each row: of "logistic" the chance of label 1. None for the others.
@@ -200,7 +201,7 @@ class TreeLearner:
         held = rows.held_out
         return call, {
             "losses": np.array(state.losses, np.float64).reshape(-1, 2),
-            "margins": state.margins,
+            "margins": state.best_margins,
             "labels": rows.labels,
             "held_out": held.astype(np.uint8),
         }

@@ -68,7 +68,7 @@ def test_roles_that_are_killed_fit_the_model_of_one_process(coordinator: Coordin
         assert found["model"]["slopes"] == pytest.approx(model["slopes"], abs=1e-5)
         assert found["model"]["offset"] == pytest.approx(model["offset"], abs=1e-5)
     assert owner["predicted"] == pytest.approx(expected.predict(tables).tolist(), abs=1e-5)
-    assert owner["report"]["auc"] > 0.9
+    assert owner["report"]["train"]["auc"] > 0.9
 
 
 def test_a_session_fits_holds_out_predicts_and_reports(coordinator: Coordinator, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from coterie.aggregation.evaluation.evaluation import ClassEvaluation, evaluate_classes, evaluate_numbers, stability
 from coterie.aggregation.vertical.trees.terms import TreeTerms
 from coterie.errors import ConfigurationError, DataError
 from coterie.simulation.trees import simulate_trees
@@ -41,6 +42,42 @@ def test_encryption_changes_the_time_alone() -> None:
     assert apart.report.auc is not None and apart.report.held_out_auc is not None
     assert apart.report.auc > 0.9 and apart.report.held_out_auc > 0.7
     assert set(apart.importance()) >= {"clinic: pressure", "registry: density"}
+
+
+def test_a_report_is_of_the_forest_as_it_ends_on_both_sides() -> None:
+    """Which has fewer trees than were grown, where rows held out say so."""
+    held = np.arange(ROWS) % 3 == 0
+    terms = replace(TERMS, trees=60, learning_rate=1.0, patience=5)
+    grown = simulate_trees(terms, tables(), columns=COLUMNS, label="ill", held_out=held, encrypted=False)
+    report, labels = grown.report, tables()["clinic"]["ill"]
+    assert len(grown.forest.trees) < len(report.losses)
+    said = grown.predict(tables())
+    assert report.train == evaluate_classes(said[~held], labels[~held])
+    assert report.held_out == evaluate_classes(said[held], labels[held])
+    moved = stability(said[~held], said[held])
+    assert report.stability == moved and moved is not None and moved > 0
+    assert isinstance(report.train, ClassEvaluation) and isinstance(report.held_out, ClassEvaluation)
+    assert (report.auc, report.held_out_auc) == (report.train.auc, report.held_out.auc)
+    assert report.held_out.log_loss == pytest.approx(min(report.held_out_losses or ()))
+    lines = report.text().splitlines()
+    assert lines[0].split("  ")[-2:] == ["train", "held out"] and lines[-1].startswith("stability index")
+    whole = simulate_trees(TERMS, tables(), columns=COLUMNS, label="ill", encrypted=False)
+    assert (whole.report.held_out, whole.report.stability, whole.report.held_out_auc) == (None, None, None)
+
+
+def test_trees_of_numbers_are_measured_as_numbers() -> None:
+    held = np.arange(ROWS) % 3 == 0
+    terms = replace(TERMS, loss="squared", trees=8)
+    grown = simulate_trees(terms, tables(), columns=COLUMNS, label="ill", held_out=held, encrypted=False)
+    said, labels = grown.predict(tables()), tables()["clinic"]["ill"]
+    assert grown.report.held_out == evaluate_numbers(said[held], labels[held]) and grown.report.auc is None
+
+
+def test_a_forest_without_splits_predicts_for_every_row() -> None:
+    useless = {"clinic": {**tables()["clinic"], "pressure": np.zeros(ROWS)}, "registry": tables()["registry"]}
+    columns = {"clinic": ("pressure",), "registry": ()}
+    grown = simulate_trees(TERMS, useless, columns=columns, label="ill", encrypted=False)
+    assert grown.predict(useless) == pytest.approx(np.full(ROWS, useless["clinic"]["ill"].mean()))
 
 
 def test_a_partner_is_worth_what_its_columns_say() -> None:

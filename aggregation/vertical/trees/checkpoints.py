@@ -27,6 +27,7 @@ def label_arrays(terms: TreeTerms, state: LabelState) -> ArraysByName:
         **_split_arrays(state.splits[terms.label_owner]),
         **layouts,
         "margins": state.margins,
+        "best_margins": state.best_margins,
         "counts": np.array([state.counts[role] for role in terms.parties], np.int64),
         "losses": np.array(state.losses, np.float64).reshape(-1, 2),
         "over": np.array([state.over], np.uint8),
@@ -38,6 +39,7 @@ def label_state(terms: TreeTerms, arrays: ArraysByName) -> LabelState:
     return LabelState(
         forest_of(arrays),
         np.array(arrays["margins"]),
+        np.array(arrays["best_margins"]),
         layouts={
             role: [(int(count), bool(missing)) for count, missing in arrays[f"layout_{number}"]]
             for number, role in enumerate(terms.feature_owners)

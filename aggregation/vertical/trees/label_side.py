@@ -62,6 +62,7 @@ class LabelState:
     """How far the label owner is.
 
     margins: ``[rows]``, of those held out too.
+    best_margins: those after the best tree so far.
     layouts: of each partner's columns.
     splits: those that are chosen of columns at hand, by party.
     counts: how many splits are chosen of each party's columns.
@@ -71,6 +72,7 @@ class LabelState:
 
     forest: Forest
     margins: NDArray[np.float64]
+    best_margins: NDArray[np.float64]
     layouts: Mapping[str, BinLayout] = field(default_factory=dict[str, BinLayout])
     splits: Mapping[str, OwnSplits] = field(default_factory=dict[str, OwnSplits])
     counts: Mapping[str, int] = field(default_factory=dict[str, int])
@@ -107,9 +109,11 @@ def open_label_side(setting: LabelSetting) -> Side[LabelState]:
         layouts[role] = [(int(count), bool(lacks)) for count, lacks in zip(counts, missing, strict=True)]
     start = LOSSES[setting.terms.loss].start(setting.labels[~setting.held_out])
     local = {role: OwnSplits() for role in setting.local}
+    margins = np.full(len(setting.labels), start)
     return LabelState(
         Forest(start),
-        np.full(len(setting.labels), start),
+        margins,
+        margins,
         layouts=layouts,
         splits=local,
         counts=dict.fromkeys(setting.terms.parties, 0),
@@ -355,7 +359,7 @@ def _with_tree(setting: LabelSetting, state: LabelState, grown: _Tree) -> LabelS
     each = LOSSES[setting.terms.loss].each(setting.labels, grown.margins)
     held = setting.held_out
     losses = (float(each[~held].mean()), float(each[held].mean()) if held.any() else float("nan"))
-    return replace(
+    found = replace(
         state,
         forest=replace(state.forest, trees=(*state.forest.trees, tuple(grown.nodes))),
         margins=grown.margins,
@@ -363,6 +367,8 @@ def _with_tree(setting: LabelSetting, state: LabelState, grown: _Tree) -> LabelS
         counts=grown.counts,
         losses=(*state.losses, losses),
     )
+    is_best = best_tree(found) == len(state.losses)
+    return replace(found, best_margins=grown.margins) if is_best else found
 
 
 def _is_over(terms: TreeTerms, state: LabelState) -> bool:
