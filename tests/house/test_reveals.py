@@ -3,6 +3,7 @@
 import ast
 import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -56,8 +57,8 @@ def test_every_row_says_all_and_names_tests_that_are_there() -> None:
 @pytest.mark.parametrize(
     ("heading", "told_by"),
     [
-        ("Boosted trees", lambda call: told_by_trees(TERMS, "owner", call)),
-        ("Linear models", lambda call: told_by_linear(LINEAR, "owner", call)),
+        ("Boosted trees", partial(told_by_trees, TERMS, "owner")),
+        ("Linear models", partial(told_by_linear, LINEAR, "owner")),
     ],
 )
 def test_what_a_method_tells_is_on_the_page_and_nothing_else(
