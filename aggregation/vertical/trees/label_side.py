@@ -27,13 +27,14 @@ from coterie.aggregation.vertical.trees.messages import (
 )
 from coterie.aggregation.vertical.trees.sampling import Sample, sample_rows
 from coterie.aggregation.vertical.trees.splitting import BinLayout, Split, Totals, best_split, leaf_value
-from coterie.aggregation.vertical.trees.terms import FRACTION_BITS, MOST_BINS, TreeTerms
+from coterie.aggregation.vertical.trees.terms import FRACTION_BITS, TreeTerms
 from coterie.errors import ArgumentValueError
 from coterie.privacy.he import fixed_point
 from coterie.privacy.he.batches import CipherPool
 from coterie.privacy.he.packing import SlotPacking, packing_for
 from coterie.privacy.he.wire import check_ciphers
 from coterie.protocol.arrays import ArraysByName
+from coterie.protocol.session_job import MOST_BINS
 from coterie.randomness import derive
 
 MOST_COLUMNS = 65_536

@@ -9,10 +9,10 @@ from typing import Any, TypeAlias, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.aggregation.vertical.trees.terms import LossName
 from coterie.compute.data.sources.csv.source import CsvSource
 from coterie.errors import ArgumentTypeError, DataError
 from coterie.protocol.frames import Frame, as_columns
+from coterie.protocol.session_job import TreeLossName
 
 TableSource: TypeAlias = "str | Path | Mapping[str, Any] | Frame"
 """A CSV file (``*.csv``, ``*.csv.gz``), arrays by name, or a DataFrame."""
@@ -51,7 +51,7 @@ def read_columns(source: TableSource, names: Sequence[str], told: str) -> dict[s
 
 
 def check_labels(
-    labels: NDArray[np.float64], held_out: NDArray[np.bool_], name: str, loss: LossName, told: str
+    labels: NDArray[np.float64], held_out: NDArray[np.bool_], name: str, loss: TreeLossName, told: str
 ) -> None:
     """Refuse labels that are missing, or not 0 or 1 where the loss needs these; and those of the rows that are trained
     on where they are all one number.
