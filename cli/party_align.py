@@ -6,8 +6,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from coterie.cli.consent import confirm
+from coterie.cli.jobs import leaving
 from coterie.cli.output import JsonOption, Output
-from coterie.cli.party import FOLDER, FirstUseOption, SessionOption, StageOption, StoreOption, WaitOption, open_party
+from coterie.cli.party import (
+    FOLDER,
+    FirstUseOption,
+    SessionOption,
+    StageOption,
+    StoreOption,
+    TableArgument,
+    WaitOption,
+    open_party,
+)
 from coterie.cli.places import AuthorityOption, file_to_write
 from coterie.cli.written_rows import write_rows
 from coterie.errors import InputError
@@ -15,12 +25,11 @@ from coterie.errors import InputError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from coterie.client_sdk.party.alignment_ids import RowIds
     from coterie.client_sdk.party.party import Session
 
 
 def align(
-    table: Annotated[Path, typer.Argument(metavar="TABLE", help="A file .csv, .csv.gz, .npz or .parquet, with names of columns.")],
+    table: TableArgument,
     column: Annotated[
         list[str], typer.Option("--id", metavar="COLUMN", help="A column that identifies a row; may be repeated.")
     ],
@@ -98,27 +107,6 @@ def align(
         output.say(f"{common} of {len(ids.ids)} ids are common.")
     if wrote is not None:
         output.say(f"These rows are in {wrote}; row i is about the same person at both parties.")
-
-
-def leaving(session: "Session", ids: "RowIds", told: str | None, *, count: bool) -> list[str]:
-    """What leaves this party, and who learns what, in sentences.
-
-    count: whether only the number of common ids is told.
-    """
-    from coterie.client_sdk.party.alignment import partner_of
-
-    own, other = session.membership.role, partner_of(session)
-    partner = f"{other.party} (role {other.name})"
-    what = "how many ids are common" if count else "which of its ids this party has too: who is in both tables"
-    lines = [
-        f"To {partner}: the number of ids in {ids.source}, {len(ids.ids)}, and each id blinded by a secret key. "
-        "Neither it nor the coordinator can tell an id from that.",
-    ]
-    if told in (None, other.name):
-        lines.append(f"{partner} learns {what}.")
-    if told in (None, own):
-        lines.append(f"This party learns {'how many' if count else 'which'} of its ids {partner} has too.")
-    return lines
 
 
 def _stage(session: "Session", stage: str | None) -> str:

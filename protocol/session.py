@@ -98,8 +98,10 @@ class SessionCreate(Request):
 
     name: DisplayName
     roles: Annotated[tuple[PartyRole, ...], Field(min_length=2, max_length=16)]
-    stages: Annotated[tuple[SessionWord, ...], Field(min_length=1, max_length=MOST_STAGES)] = ("messages",)
-    job: SessionJob | None = None
+    stages: Annotated[
+        Annotated[tuple[SessionWord, ...], Field(min_length=1, max_length=MOST_STAGES)] | None, UnlessNone
+    ] = None
+    job: Annotated[SessionJob | None, UnlessNone] = None
     message_limit: Annotated[int, Field(strict=True, ge=1, le=64 * GIBIBYTE)] = 4 * GIBIBYTE
     party_quota: Annotated[int, Field(strict=True, ge=1, le=1024 * GIBIBYTE)] = 8 * GIBIBYTE
     session_quota: Annotated[int, Field(strict=True, ge=1, le=1024 * GIBIBYTE)] = 16 * GIBIBYTE
@@ -114,9 +116,10 @@ class SessionCreate(Request):
         parties = [role.party for role in self.roles]
         if len(set(parties)) != len(parties):
             raise ValueError("each role must be for another party, since keys are pinned by its name")
-        if len(set(self.stages)) != len(self.stages):
+        stages = self.stages or ()
+        if len(set(stages)) != len(stages):
             raise ValueError("each stage must have its own name")
-        if KEYS_STAGE in self.stages:
+        if KEYS_STAGE in stages:
             raise ValueError(f"the stage {KEYS_STAGE!r} is reserved for the exchange of keys")
         if self.job is not None:
             fault = self.job.unknown() or self.job.fault(names)
@@ -130,9 +133,8 @@ class SessionCreate(Request):
     def all_stages(self) -> tuple[str, ...]:
         """Those of the job, then those that are asked for."""
         if self.job is None:
-            return self.stages
-        asked = self.stages if "stages" in self.model_fields_set else ()
-        return (*self.job.stages, *(stage for stage in asked if stage not in self.job.stages))
+            return self.stages or ("messages",)
+        return (*self.job.stages, *(stage for stage in self.stages or () if stage not in self.job.stages))
 
 
 def session_request(values: Mapping[str, Any]) -> SessionCreate:
