@@ -44,6 +44,7 @@ GIBIBYTE: Final = 1 << 30
 DAY_S: Final = 24 * 3600
 
 MOST_STAGES: Final = 64
+_Stages = Annotated[tuple[SessionWord, ...], Field(min_length=1, max_length=MOST_STAGES)]
 
 
 class PartyRole(Signed):
@@ -69,7 +70,7 @@ class SessionTerms(Signed):
 
     session: SessionId
     roles: Annotated[tuple[PartyRole, ...], Field(min_length=2, max_length=16)]
-    stages: Annotated[tuple[SessionWord, ...], Field(min_length=1, max_length=MOST_STAGES)]
+    stages: _Stages
     message_limit: Positive
     job: Annotated[SessionJob | None, UnlessNone] = None
 
@@ -98,9 +99,7 @@ class SessionCreate(Request):
 
     name: DisplayName
     roles: Annotated[tuple[PartyRole, ...], Field(min_length=2, max_length=16)]
-    stages: Annotated[
-        Annotated[tuple[SessionWord, ...], Field(min_length=1, max_length=MOST_STAGES)] | None, UnlessNone
-    ] = None
+    stages: Annotated[_Stages | None, UnlessNone] = None
     job: Annotated[SessionJob | None, UnlessNone] = None
     message_limit: Annotated[int, Field(strict=True, ge=1, le=64 * GIBIBYTE)] = 4 * GIBIBYTE
     party_quota: Annotated[int, Field(strict=True, ge=1, le=1024 * GIBIBYTE)] = 8 * GIBIBYTE

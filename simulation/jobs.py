@@ -1,5 +1,5 @@
-"""The job of a session in one process: the tables of all parties are read, joined and learned from as `coterie party run`
-does it, without a coordinator and, if so asked, without encryption.
+"""The job of a session in one process: the tables of all parties are read, joined and learned from as `coterie party
+run` does it, without a coordinator and, if so asked, without encryption.
 """
 
 from collections.abc import Callable, Mapping

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.aggregation.vertical.trees.report import TreeReport
+from coterie.aggregation.vertical.trees.tables import check_labels
 from coterie.aggregation.vertical.trees.terms import TreeTerms
 from coterie.client_sdk.party.party import Session
 from coterie.client_sdk.party.tree_learner import TreeLearner
@@ -75,9 +76,11 @@ class MethodHandler:
     """A method.
 
     told: what the steps of a job tell, to and by a role, beside alignment. unit: what a training has several of.
-    learner: the method at work.
+    check: refuses labels that it cannot learn, before anything leaves; gets the job, the labels, the column's name, and
+        what messages call the table. learner: the method at work.
     """
 
+    check: Callable[[SessionJob, NDArray[np.float64], str, str], None]
     told: Callable[[SessionJob, SessionTerms, str], list[Disclosure]]
     unit: str
     learner: Callable[[JobSetting], JobLearner]
@@ -129,5 +132,11 @@ def _told_by_trees(job: SessionJob, terms: SessionTerms, role: str) -> list[Disc
     return [told for task in tasks for told in told_by_trees(asked, role, task, task, None)]
 
 
-METHODS: Final[Mapping[str, MethodHandler]] = {"trees": MethodHandler(_told_by_trees, "trees", _Trees)}
+def _check_tree_labels(job: SessionJob, labels: NDArray[np.float64], name: str, told: str) -> None:
+    check_labels(labels, np.zeros(len(labels), np.bool_), name, job.method.loss, told)
+
+
+METHODS: Final[Mapping[str, MethodHandler]] = {
+    "trees": MethodHandler(_check_tree_labels, _told_by_trees, "trees", _Trees),
+}
 """By the name of the method."""

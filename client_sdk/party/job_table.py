@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from coterie.aggregation.vertical.trees.tables import TableSource, read_columns
 from coterie.client_sdk.party.alignment_ids import RowIds, read_ids
+from coterie.client_sdk.party.job_methods import METHODS
 from coterie.compute.data.sources.table_files import TableColumns, read_texts, table_names
 from coterie.errors import ConfigurationError, CoterieError, DataError, InternalError, nearest
 from coterie.protocol.conversion import from_text, to_text
@@ -113,6 +114,8 @@ def read_job_table(source: TableSource, choice: TableChoice, job: SessionJob, ow
     with at_step(own, "train"):
         given = str(source) if isinstance(source, Path) else source
         numbers = read_columns(given, (*columns, *label), told)
+        for name in label:
+            METHODS[job.method.method].check(job, numbers[name], name, told)
     return JobTable(ids, cells, columns, choice.label, numbers)
 
 
