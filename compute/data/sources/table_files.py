@@ -104,9 +104,20 @@ def _parquet_names(path: Path) -> tuple[str, ...]:
     return _of_parquet(path, lambda parquet: tuple(parquet.read_schema(path).names))
 
 
-def _parquet(path: Path, names: Sequence[str]) -> TableColumns:
-    table = _of_parquet(path, lambda parquet: parquet.read_table(path, columns=[*names]))
-    absent = next((name for name in names if name not in table.column_names), None)
+def _parquet_numbers(path: Path, names: Sequence[str]) -> TableColumns:
+    table = _parquet_table(path, names)
+    # Whole numbers with gaps become floats with NaN; texts and truth values with gaps become objects.
+    return {name: np.asarray(table.column(name).to_numpy()) for name in names}
+
+
+def _parquet_texts(path: Path, names: Sequence[str]) -> TableColumns:
+    table = _parquet_table(path, names)
+    return {name: table.column(name).to_pylist() for name in names}
+
+
+def _parquet_table(path: Path, names: Sequence[str]) -> Any:
+    known = _parquet_names(path)
+    absent = next((name for name in names if name not in known), None)
     if absent is not None:
         raise DataError(
             f"{path.name}: column {absent!r} is missing.",
@@ -114,13 +125,7 @@ def _parquet(path: Path, names: Sequence[str]) -> TableColumns:
             code="data_missing",
             column=absent,
         )
-    # Whole numbers with gaps become floats with NaN; texts and truth values with gaps become objects.
-    return {name: np.asarray(table.column(name).to_numpy()) for name in names}
-
-
-def _parquet_texts(path: Path, names: Sequence[str]) -> TableColumns:
-    table = _of_parquet(path, lambda parquet: parquet.read_table(path, columns=[*names]))
-    return {name: table.column(name).to_pylist() for name in names if name in table.column_names}
+    return _of_parquet(path, lambda parquet: parquet.read_table(path, columns=[*names]))
 
 
 def _of_parquet(path: Path, read: Callable[[Any], Any]) -> Any:
@@ -150,6 +155,6 @@ FORMATS: Final[Mapping[str, TableFormat]] = {
     ".csv": _CSV,
     ".csv.gz": _CSV,
     ".npz": TableFormat(_npz_names, _npz, _npz),
-    ".parquet": TableFormat(_parquet_names, _parquet_texts, _parquet),
+    ".parquet": TableFormat(_parquet_names, _parquet_texts, _parquet_numbers),
 }
 """By the ending of a file's name."""
