@@ -38,6 +38,7 @@ def test_encryption_changes_the_time_alone_and_rows_are_found_by_id() -> None:
         simulate_vertical(EXPERIMENT, given, choices=CHOICES, held_out=0.3, encrypted=encrypted)
         for encrypted in (True, False)
     )
+    assert apart.scores is not None and joined.scores is not None
     assert np.array_equal(apart.scores, joined.scores) and apart.evaluation == joined.evaluation
     assert apart.evaluation is not None and apart.evaluation.auc is not None and apart.evaluation.auc > 0.85
     assert apart.held_out is not None and 0 < apart.held_out.sum() < 70 == len(apart.held_out)
