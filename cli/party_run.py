@@ -14,7 +14,7 @@ from coterie.cli.written_rows import write_rows
 from coterie.errors import InputError
 
 if TYPE_CHECKING:
-    from coterie.client_sdk.party.job import JobResult
+    from coterie.client_sdk.party.job import JobOutcome
     from coterie.client_sdk.party.job_methods import JobEvaluation
     from coterie.client_sdk.party.job_table import JobTable
     from coterie.client_sdk.party.party import Session
@@ -139,7 +139,7 @@ def _say(output: Output, event: dict[str, Any], rows: int) -> None:
             pass
 
 
-def _say_evaluation(output: Output, found: "JobResult", evaluation: "JobEvaluation") -> None:
+def _say_evaluation(output: Output, found: "JobOutcome", evaluation: "JobEvaluation") -> None:
     held = 0 if found.held_out is None else int(found.held_out.sum())
     output.event(
         "evaluation",
@@ -160,7 +160,7 @@ def _say_evaluation(output: Output, found: "JobResult", evaluation: "JobEvaluati
     )
 
 
-def _write_scores(output: Output, place: Path, table: "JobTable", found: "JobResult") -> None:
+def _write_scores(output: Output, place: Path, table: "JobTable", found: "JobOutcome") -> None:
     if found.scores is None:
         return
     rows, scores = found.rows.tolist(), found.scores.tolist()

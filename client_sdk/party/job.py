@@ -4,10 +4,9 @@ A program that was killed is started again and makes the same call, on the same 
 what it returned, and the rest goes on where it was.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,17 +16,16 @@ from coterie.client_sdk.party.alignment import align, is_aligned
 from coterie.client_sdk.party.job_methods import METHODS, JobEvaluation, JobLearner, JobSetting
 from coterie.client_sdk.party.job_table import JobTable, at_step, keep_table
 from coterie.client_sdk.party.party import Session
+from coterie.client_sdk.party.session import Listener
 from coterie.draws import held_out as drawn_rows
 from coterie.errors import ConfigurationError, InternalError
 from coterie.protocol.disclosures import Disclosure
 from coterie.protocol.session import PartyRole
 from coterie.protocol.session_job import JobStep, SessionJob
 
-Listener = Callable[[dict[str, Any]], None]
-
 
 @dataclass(frozen=True, eq=False)
-class JobResult:
+class JobOutcome:
     """What a job gave a party.
 
     rows: the numbers of the table's rows that it was about, in the order that all parties have, ``[n]``.
@@ -69,7 +67,7 @@ def run_job(
     processes: int = 1,
     patience_s: float | None = None,
     on_event: Listener = lambda event: None,
-) -> JobResult:
+) -> JobOutcome:
     """Do the steps of a session's job.
 
     table: see `coterie.client_sdk.party.job_table.read_job_table`.
@@ -122,7 +120,7 @@ def _learned(
     common: NDArray[np.int64],
     held: NDArray[np.bool_] | None,
     on_event: Listener,
-) -> JobResult:
+) -> JobOutcome:
     """The steps after the alignment."""
     rows = table.taken(common)
     evaluation: JobEvaluation | None = None
@@ -143,4 +141,4 @@ def _learned(
                     evaluation = learner.evaluate()
                 case "predict":
                     scores = learner.predict(rows)
-    return JobResult(common, held, evaluation, scores)
+    return JobOutcome(common, held, evaluation, scores)

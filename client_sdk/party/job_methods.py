@@ -21,8 +21,8 @@ from coterie.protocol.disclosures import Disclosure
 from coterie.protocol.session import SessionTerms
 from coterie.protocol.session_job import SessionJob
 
-Rows = Mapping[str, NDArray[np.float64]]
-Progress = Callable[[int, int], None]
+PartyRows = Mapping[str, NDArray[np.float64]]
+JobProgress = Callable[[int, int], None]
 """Gets how much of a training is done, and of how much."""
 
 
@@ -41,7 +41,7 @@ class JobEvaluation:
 class JobLearner(Protocol):
     """A method at work in one party. Calls are made in the same order at all parties."""
 
-    def train(self, rows: Rows, held_out: NDArray[np.bool_] | None, on_progress: Progress) -> None:
+    def train(self, rows: PartyRows, held_out: NDArray[np.bool_] | None, on_progress: JobProgress) -> None:
         """Train on rows. held_out: of the label owner alone."""
         ...
 
@@ -49,7 +49,7 @@ class JobLearner(Protocol):
         """Of the label owner; None for the others."""
         ...
 
-    def predict(self, rows: Rows) -> NDArray[np.float64] | None:
+    def predict(self, rows: PartyRows) -> NDArray[np.float64] | None:
         """Of the label owner, a number a row; None for the others."""
         ...
 
@@ -102,14 +102,14 @@ class _Trees:
             patience_s=setting.patience_s,
         )
 
-    def train(self, rows: Rows, held_out: NDArray[np.bool_] | None, on_progress: Progress) -> None:
+    def train(self, rows: PartyRows, held_out: NDArray[np.bool_] | None, on_progress: JobProgress) -> None:
         total = self._terms.trees
         self._report = self._learner.train(rows, held_out=held_out, on_tree=lambda tree: on_progress(tree, total))
 
     def evaluate(self) -> JobEvaluation | None:
         return None if self._report is None else evaluation_of_trees(self._report)
 
-    def predict(self, rows: Rows) -> NDArray[np.float64] | None:
+    def predict(self, rows: PartyRows) -> NDArray[np.float64] | None:
         return self._learner.predict(rows)
 
     def close(self) -> None:
