@@ -32,7 +32,7 @@ SETTINGS = ("--set", "trees=2", "--set", "depth=2", "--set", "key_bits=2048")
 BANK = ("bank.csv", "--id", "name", "--label", "late")
 BUREAU = ("bureau.csv", "--id", "who")
 # Parts of ids and of values that no error and no line may say.
-SECRETS = ("ilsebill", "7777", "3.25125")
+SECRETS = ("ilsebill", "7777.", "7777x", "3.25125")
 KILLED = -9
 
 
