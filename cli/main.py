@@ -21,6 +21,7 @@ from coterie.cli import (
     new,
     party,
     party_align,
+    party_run,
     policy,
     populations,
     prepare,
@@ -93,6 +94,7 @@ app.add_typer(populations.app, name="populations")
 app.add_typer(tokens.app, name="tokens")
 app.add_typer(sessions.app, name="sessions")
 party.app.command("align")(party_align.align)
+party.app.command("run")(party_run.run)
 app.add_typer(party.app, name="party")
 app.add_typer(audit.app, name="audit")
 app.add_typer(budget.app, name="budget")

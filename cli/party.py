@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from coterie.cli.jobs import job_lines
 from coterie.cli.output import JsonOption, Output, size
 from coterie.cli.places import HOME, AuthorityOption, file_to_write
 from coterie.errors import InputError
@@ -28,6 +29,9 @@ FirstUseOption = Annotated[
 ]
 WaitOption = Annotated[
     float | None, typer.Option("--wait", min=0, help="Seconds to wait for the partner (default: no limit).")
+]
+TableArgument = Annotated[
+    Path, typer.Argument(metavar="TABLE", help="A file .csv, .csv.gz, .npz or .parquet, with names of columns.")
 ]
 RoleArgument = Annotated[str, typer.Argument(metavar="ROLE", help="The partner's role.")]
 FOLDER = HOME / "party"
@@ -109,11 +113,14 @@ def join(
         party=own.party,
         url=url,
         stages=own.terms.stages,
+        job=None if own.terms.job is None else own.terms.job.model_dump(mode="json"),
         partners={role.name: role.party for role in others},
         fingerprint=mark,
     )
     output.say(f"Joined {own.name} ({own.session}) as {own.role}. Stages: {', '.join(own.terms.stages)}.")
     output.say(f"Partners: {', '.join(f'{role.party} (role {role.name})' for role in others)}.")
+    for line in job_lines(own.terms):
+        output.say(line)
     output.say("Tell them this fingerprint over a channel other than the coordinator:")
     output.say(f"  {mark}")
 

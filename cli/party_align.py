@@ -1,27 +1,35 @@
 """`coterie party align`: which rows of a table are about somebody whom the partner has rows of too."""
 
-import csv
-import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from coterie.cli.consent import confirm
+from coterie.cli.jobs import leaving
 from coterie.cli.output import JsonOption, Output
-from coterie.cli.party import FOLDER, FirstUseOption, SessionOption, StageOption, StoreOption, WaitOption, open_party
+from coterie.cli.party import (
+    FOLDER,
+    FirstUseOption,
+    SessionOption,
+    StageOption,
+    StoreOption,
+    TableArgument,
+    WaitOption,
+    open_party,
+)
 from coterie.cli.places import AuthorityOption, file_to_write
+from coterie.cli.written_rows import write_rows
 from coterie.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
-    from coterie.client_sdk.party.alignment_ids import RowIds
     from coterie.client_sdk.party.party import Session
 
 
 def align(
-    table: Annotated[Path, typer.Argument(metavar="TABLE", help="A CSV file with a line of names (.csv, .csv.gz).")],
+    table: TableArgument,
     column: Annotated[
         list[str], typer.Option("--id", metavar="COLUMN", help="A column that identifies a row; may be repeated.")
     ],
@@ -73,7 +81,7 @@ def align(
         output.event("leaving", stage=where, ids=len(ids.ids), columns=ids.columns, rules=ids.rules, told=told)
         for line in leaving(joined, ids, told, count=count):
             output.say(line)
-        _confirm(yes=yes)
+        confirm(yes=yes)
         asked = alignment.count_common if count else alignment.align
         found = asked(
             joined,
@@ -90,7 +98,7 @@ def align(
     if isinstance(found, alignment.Aligned) and found.rows is not None:
         rows = found.rows.tolist()
     if rows is not None and place is not None:
-        _write(place, header, ([cells[name][row] for name in header] for row in rows))
+        write_rows(place, header, ([cells[name][row] for name in header] for row in rows))
     wrote = None if rows is None or place is None else str(place)
     output.event("aligned", stage=where, ids=len(ids.ids), common=common, path=wrote)
     if common is None:
@@ -99,40 +107,6 @@ def align(
         output.say(f"{common} of {len(ids.ids)} ids are common.")
     if wrote is not None:
         output.say(f"These rows are in {wrote}; row i is about the same person at both parties.")
-
-
-def leaving(session: "Session", ids: "RowIds", told: str | None, *, count: bool) -> list[str]:
-    """What leaves this party, and who learns what, in sentences.
-
-    count: whether only the number of common ids is told.
-    """
-    from coterie.client_sdk.party.alignment import partner_of
-
-    own, other = session.membership.role, partner_of(session)
-    partner = f"{other.party} (role {other.name})"
-    what = "how many ids are common" if count else "which of its ids this party has too: who is in both tables"
-    lines = [
-        f"To {partner}: the number of ids in {ids.source}, {len(ids.ids)}, and each id blinded by a secret key. "
-        "Neither it nor the coordinator can tell an id from that.",
-    ]
-    if told in (None, other.name):
-        lines.append(f"{partner} learns {what}.")
-    if told in (None, own):
-        lines.append(f"This party learns {'how many' if count else 'which'} of its ids {partner} has too.")
-    return lines
-
-
-def _confirm(*, yes: bool) -> None:
-    if yes:
-        return
-    if not sys.stdin.isatty():
-        raise InputError(
-            "Nobody has agreed to what would leave, and there is no terminal to ask on.",
-            hint="Read it above, and give --yes.",
-            code="align_unconfirmed",
-        )
-    if not typer.confirm("Go on", err=True):
-        raise InputError("Nothing has left.", hint="Run the command again to align.", code="align_unconfirmed")
 
 
 def _stage(session: "Session", stage: str | None) -> str:
@@ -158,34 +132,10 @@ def _place(out: Path | None, *, count: bool, force: bool) -> Path | None:
     return place
 
 
-def _table(path: Path) -> "tuple[list[str], dict[str, Sequence[str]]]":
+def _table(path: Path) -> "tuple[tuple[str, ...], dict[str, Sequence[str]]]":
     """The names of a table's columns, and all its cells as they are written."""
-    import numpy as np
+    from coterie.compute.data.sources.table_files import read_texts, table_names
 
-    from coterie.compute.data.sources.csv.source import CsvSource
-
-    if not path.name.lower().endswith((".csv", ".csv.gz")):
-        raise InputError(
-            f"{path} is no CSV file.",
-            hint="Write the table as .csv or .csv.gz; in Python, align() also takes a DataFrame or an .npz file.",
-            code="data_unknown_format",
-        )
-    header = [*CsvSource(path).columns]
-    source = CsvSource(path, dtypes=dict.fromkeys(header, "str"))
-    rows = source.rows(np.arange(len(source)))
-    return header, {name: [str(cell) for cell in rows[name]] for name in header}
-
-
-def _write(place: Path, header: "Sequence[str]", rows: "Iterable[Sequence[str]]") -> None:
-    from coterie.protocol.files import sync_folder
-
-    place.parent.mkdir(parents=True, exist_ok=True)
-    part = place.with_name(f".{place.name}.part")
-    with part.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(header)
-        writer.writerows(rows)
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(place)
-    sync_folder(place.absolute().parent)
+    header = table_names(path)
+    cells = read_texts(path, header)
+    return header, {name: ["" if cell is None else str(cell) for cell in cells[name]] for name in header}

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from coterie.cli.jobs import job_asked, job_lines
 from coterie.cli.output import JsonOption, Output, short_id, size
 from coterie.cli.places import DEFAULT_URL, AuthorityOption, TokenOption, UrlOption, access_token
 from coterie.errors import InputError, NotFound
@@ -33,6 +34,19 @@ def make(
         list[str] | None,
         typer.Option("--stage", help="Name of a stage, under which messages are sent (default: `messages`)."),
     ] = None,
+    label_owner: Annotated[
+        str | None,
+        typer.Option("--label-owner", metavar="ROLE", help="The role that has the labels, of a session with a job."),
+    ] = None,
+    method: Annotated[str | None, typer.Option("--method", help="How a job learns: `trees` or `linear`.")] = None,
+    setting: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="OPTION=VALUE", help="An option of the method; may be repeated."),
+    ] = None,
+    steps: Annotated[
+        str | None,
+        typer.Option("--steps", metavar="A,B,...", help="What the parties do (default: align,train,evaluate,predict)."),
+    ] = None,
     message_limit: Annotated[
         int | None, typer.Option(min=1, help="Most bytes of one sealed message (default: 4 GiB).")
     ] = None,
@@ -54,10 +68,8 @@ def make(
     json: JsonOption = False,
 ) -> None:
     """Make a session, and show the token of each role this once: the organisation that takes it joins with that."""
-    from pydantic import ValidationError
-
     from coterie.client_sdk.control.control import Control
-    from coterie.protocol.session import SessionCreate
+    from coterie.protocol.session import session_request
 
     output = Output(json)
     given = {
@@ -67,22 +79,16 @@ def make(
         "message_ttl_s": message_ttl,
         "expires_s": expires,
         "stages": None if stage is None else tuple(stage),
+        "job": job_asked(label_owner, method, setting or (), steps),
     }
     asked = {field: value for field, value in given.items() if value is not None}
-    try:
-        request = SessionCreate.model_validate({"name": name, "roles": tuple(map(_role, role)), **asked})
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(map(str, first["loc"]))
-        raise InputError(
-            f"The session cannot be made: {place + ': ' if place else ''}{first['msg'].removeprefix('Value error, ')}.",
-            hint="Names of roles and stages are lower-case letters, digits, - and _; see docs/sessions.md.",
-            code="session_invalid",
-        ) from None
+    request = session_request({"name": name, "roles": tuple(map(_role, role)), **asked})
     with Control(url, token=access_token(token), ca=ca) as control:
         made = control.make_session(request)
     output.event("session", **made.model_dump(mode="json"))
     output.say(f"Session {made.name} ({made.id}) is open until {_expiry_minute(made)}.")
+    for line in job_lines(made.terms):
+        output.say(line)
     output.say("Give each party the line of its role over a safe way; a token is shown this once:")
     for place in made.terms.roles:
         output.say(f"  {place.party}:")
@@ -145,6 +151,8 @@ def show(
     )
     output.say(f"{view.name} ({view.id}): {state}, until {_expiry_minute(view)}")
     output.say(f"stages: {', '.join(view.terms.stages)}; {view.messages} messages wait")
+    for line in job_lines(view.terms):
+        output.say(line)
     output.table(
         ("role", "party", "joined", "last seen", "waiting of it", "fingerprint"),
         [

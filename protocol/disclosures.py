@@ -11,8 +11,7 @@ from typing import Annotated, Final, Literal, TypeAlias
 from pydantic import StringConstraints
 
 from coterie.protocol.canonical import canonical_json
-from coterie.protocol.session import SessionWord
-from coterie.protocol.wire import Positive, Sha256, Signed, Whole
+from coterie.protocol.wire import Positive, SessionWord, Sha256, Signed, Whole
 
 DisclosureKind: TypeAlias = Literal[
     "opaque",

@@ -5,12 +5,16 @@ the party plane (``/v1/party/…``) with signed requests, as a device does. What
 to end (`coterie.privacy.session`); the coordinator sees who writes to whom, when, and how much.
 """
 
+from collections.abc import Mapping
 from datetime import datetime
-from typing import Annotated, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import Field, StringConstraints, model_validator
+from pydantic import Field, ValidationError, model_validator
 
+from coterie.errors import InputError
 from coterie.protocol.canonical import canonical_json, digest_of, sha256_hex
+from coterie.protocol.conversion import UnlessNone
+from coterie.protocol.session_job import SessionJob
 from coterie.protocol.signing import Domain, SigningKey, verify
 from coterie.protocol.wire import (
     Detail,
@@ -24,6 +28,7 @@ from coterie.protocol.wire import (
     Response,
     Secret,
     SessionId,
+    SessionWord,
     Sha256,
     Signature,
     Signed,
@@ -38,8 +43,8 @@ SEQUENCE_HEADER: Final = "Coterie-Sequence"
 GIBIBYTE: Final = 1 << 30
 DAY_S: Final = 24 * 3600
 
-SessionWord = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_-]{0,31}$")]
-"""The name of a role or of a stage."""
+MOST_STAGES: Final = 64
+_Stages = Annotated[tuple[SessionWord, ...], Field(min_length=1, max_length=MOST_STAGES)]
 
 
 class PartyRole(Signed):
@@ -60,12 +65,14 @@ class SessionTerms(Signed):
     roles: who takes part.
     stages: the names under which messages are sent.
     message_limit: the most bytes of one sealed message.
+    job: what they do together; None, and not there in JSON, where that is agreed elsewhere.
     """
 
     session: SessionId
     roles: Annotated[tuple[PartyRole, ...], Field(min_length=2, max_length=16)]
-    stages: Annotated[tuple[SessionWord, ...], Field(min_length=1, max_length=64)]
+    stages: _Stages
     message_limit: Positive
+    job: Annotated[SessionJob | None, UnlessNone] = None
 
     @property
     def digest(self) -> str:
@@ -82,7 +89,8 @@ class SessionCreate(Request):
 
     name: for people.
     roles: at least two, each with a name of its own.
-    stages: what is sent, by name.
+    job: what the parties do together; the stages of its steps need not be named.
+    stages: what is sent, by name: ``messages`` where neither these nor a job are given, beside those of the job else.
     message_limit: the most bytes of one sealed message.
     party_quota, session_quota: the most bytes that wait in the mailbox, of one sender and of all.
     message_ttl_s: after how many seconds an unread message expires.
@@ -91,7 +99,8 @@ class SessionCreate(Request):
 
     name: DisplayName
     roles: Annotated[tuple[PartyRole, ...], Field(min_length=2, max_length=16)]
-    stages: Annotated[tuple[SessionWord, ...], Field(min_length=1, max_length=64)] = ("messages",)
+    stages: Annotated[_Stages | None, UnlessNone] = None
+    job: Annotated[SessionJob | None, UnlessNone] = None
     message_limit: Annotated[int, Field(strict=True, ge=1, le=64 * GIBIBYTE)] = 4 * GIBIBYTE
     party_quota: Annotated[int, Field(strict=True, ge=1, le=1024 * GIBIBYTE)] = 8 * GIBIBYTE
     session_quota: Annotated[int, Field(strict=True, ge=1, le=1024 * GIBIBYTE)] = 16 * GIBIBYTE
@@ -106,11 +115,43 @@ class SessionCreate(Request):
         parties = [role.party for role in self.roles]
         if len(set(parties)) != len(parties):
             raise ValueError("each role must be for another party, since keys are pinned by its name")
-        if len(set(self.stages)) != len(self.stages):
+        stages = self.stages or ()
+        if len(set(stages)) != len(stages):
             raise ValueError("each stage must have its own name")
-        if KEYS_STAGE in self.stages:
+        if KEYS_STAGE in stages:
             raise ValueError(f"the stage {KEYS_STAGE!r} is reserved for the exchange of keys")
+        if self.job is not None:
+            fault = self.job.unknown() or self.job.fault(names)
+            if fault is not None:
+                raise ValueError(fault)
+        if len(self.all_stages) > MOST_STAGES:
+            raise ValueError(f"there are more than {MOST_STAGES} stages")
         return self
+
+    @property
+    def all_stages(self) -> tuple[str, ...]:
+        """Those of the job, then those that are asked for."""
+        if self.job is None:
+            return self.stages or ("messages",)
+        return (*self.job.stages, *(stage for stage in self.stages or () if stage not in self.job.stages))
+
+
+def session_request(values: Mapping[str, Any]) -> SessionCreate:
+    """A session out of the fields of `SessionCreate`.
+
+    Raises InputError (``session_invalid``), in the words in which the coordinator refuses it.
+    """
+    try:
+        return SessionCreate.model_validate(dict(values))
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        raise InputError(
+            f"The session cannot be made: {place + ': ' if place else ''}{first['msg'].removeprefix('Value error, ')}.",
+            hint="Names of roles and stages are lower-case letters, digits, - and _; see docs/sessions.md, and "
+            "docs/vertical.md for jobs.",
+            code="session_invalid",
+        ) from None
 
 
 SessionState = Literal["open", "ended"]

@@ -13,9 +13,19 @@ from coterie.errors import CoterieError, InputError
 from coterie.protocol.canonical import canonical_json
 from coterie.protocol.disclosures import Disclosure, StepName
 from coterie.protocol.message_tree import MessageTree
-from coterie.protocol.session import SessionTerms, SessionWord
+from coterie.protocol.session import SessionTerms
 from coterie.protocol.signing import Domain, SigningKey, verify
-from coterie.protocol.wire import DisplayName, Identifier, PublicKey, Sha256, Signature, Signed, Whole, read_message
+from coterie.protocol.wire import (
+    DisplayName,
+    Identifier,
+    PublicKey,
+    SessionWord,
+    Sha256,
+    Signature,
+    Signed,
+    Whole,
+    read_message,
+)
 
 FORMAT: Final = "coterie-session-report-1"
 MOST_BYTES: Final = 1 << 27

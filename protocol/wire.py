@@ -54,6 +54,8 @@ Slug = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]{0,62}$")]
 DISPLAYABLE = r"^[^\x00-\x1f\x7f]+$"
 DisplayName = Annotated[str, StringConstraints(min_length=1, max_length=128, pattern=DISPLAYABLE)]
 """A name for people: no control characters."""
+SessionWord = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_-]{0,31}$")]
+"""The name of a role or of a stage of a session."""
 Identifier = Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_.:/+-]+$")]
 """A machine's word: a codec, a metric, a hyper-parameter, a phase, an error code."""
 Detail = Annotated[str, StringConstraints(max_length=2000)]

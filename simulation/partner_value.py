@@ -9,12 +9,13 @@ from coterie.aggregation.evaluation.metrics import ScoreMetricName
 from coterie.aggregation.evaluation.partner_value import Coalition, PartnerValue, partner_value
 from coterie.aggregation.vertical.tables import TableSource, check_labels
 from coterie.aggregation.vertical.trees.losses import LOSSES
-from coterie.aggregation.vertical.trees.terms import LossName, TreeTerms
+from coterie.aggregation.vertical.trees.terms import TreeTerms
 from coterie.errors import ConfigurationError
+from coterie.protocol.session_job import TreeLossName
 from coterie.randomness import seed_of
 from coterie.simulation.trees import read_tables, simulate_trees
 
-_USUAL: Mapping[LossName, ScoreMetricName] = {"logistic": "auc", "squared": "rmse"}
+_USUAL: Mapping[TreeLossName, ScoreMetricName] = {"logistic": "auc", "squared": "rmse"}
 
 
 def tree_partner_value(

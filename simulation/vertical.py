@@ -6,7 +6,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,8 +15,11 @@ from coterie import errors
 from coterie.aggregation.plan.check_session import SessionPlan
 from coterie.aggregation.plan.stage import PREDICTION, TaskName
 from coterie.aggregation.vertical.compile import compile_split
+from coterie.aggregation.vertical.experiment import VerticalExperiment
 from coterie.aggregation.vertical.split import SplitNetwork
+from coterie.aggregation.vertical.tables import TableSource
 from coterie.client_sdk.party.cut_messages import read_message
+from coterie.client_sdk.party.job_table import TableChoice
 from coterie.client_sdk.party.learner_store import SECRET_BYTES, LearnerCall, call_of
 from coterie.client_sdk.party.role_work import BatchDone, BatchWork, MessageAwaited, RoleWork, Sent, WorkEvent
 from coterie.client_sdk.rows.loading import DataSource
@@ -26,6 +29,7 @@ from coterie.protocol.arrays import ArraysByName
 from coterie.protocol.metrics import MetricSums
 from coterie.protocol.tensors import open_tensors
 from coterie.randomness import seed_of
+from coterie.simulation.jobs import SimulatedJob, simulate_job
 
 RowsOfRoles = Mapping[str, DataSource]
 
@@ -214,26 +218,60 @@ class VerticalRun:
             self._seen.setdefault((sender, recipient, key), []).append((rows, kept))
 
 
+@overload
 def simulate_vertical(
-    network: SplitNetwork,
+    asked: SplitNetwork,
     rows: RowsOfRoles,
     *,
     seed: int | None = None,
     on_epoch: Callable[[int, Mapping[str, float]], None] | None = None,
-) -> VerticalRun:
-    """Train a split network over the rows of all of its roles in this process: what a session of its roles would do,
-    with the same bits where they draw the same numbers.
+) -> VerticalRun: ...
+@overload
+def simulate_vertical(
+    asked: VerticalExperiment,
+    rows: Mapping[str, TableSource],
+    *,
+    choices: Mapping[str, TableChoice],
+    held_out: float | None = None,
+    encrypted: bool = True,
+    processes: int = 1,
+    seed: int | None = None,
+) -> SimulatedJob: ...
+def simulate_vertical(
+    asked: SplitNetwork | VerticalExperiment,
+    rows: Any,
+    *,
+    choices: Mapping[str, TableChoice] | None = None,
+    held_out: float | None = None,
+    encrypted: bool = True,
+    processes: int = 1,
+    seed: int | None = None,
+    on_epoch: Callable[[int, Mapping[str, float]], None] | None = None,
+) -> VerticalRun | SimulatedJob:
+    """Train over the rows of all roles in this process: what a session of these roles would do.
 
-    rows: of each role by its name, as a device's data are given (`coterie.client_sdk.rows.loading.load_data`); row i of
-        every role is about the same person or thing.
-    seed: of first weights, noise and rounding, so that a run can be made again; of the system's randomness, as in a
-        session, when not given. What is drawn of a seed hides nothing.
-    on_epoch: gets the number of each epoch that ends, from 1, and the means of its metrics.
+    asked: a split network, with the bits of a session where its roles draw the same numbers; or an experiment, whose
+        steps are those of `coterie party run`.
+    rows: of each role by its name. Of a split network as a device's data are given
+        (`coterie.client_sdk.rows.loading.load_data`); row i of every role is about the same person or thing. Of an
+        experiment tables: files, arrays by name or DataFrames, which have their ids where it aligns.
+    choices: of an experiment, which columns of its table each role uses.
+    held_out: of an experiment, the share of common rows that are not trained on.
+    encrypted: False trains an experiment on the joined table in the open, much sooner: the same model.
+    processes: that reckon for an experiment.
+    seed: of first weights, noise and rounding, or of the rows that trees sample, so that a run can be made again; of
+        the system's randomness, as in a session, when not given. What is drawn of a seed hides nothing.
+    on_epoch: of a split network; gets the number of each epoch that ends, from 1, and the means of its metrics.
 
-    Raises errors.ExperimentError as `compile_split` does, DataError, ArgumentValueError for rows of other roles,
-    InputError (``training_diverged``).
+    Raises errors.ExperimentError as `compile_split` does, DataError, ConfigurationError (``role_unknown``,
+    ``job_columns``, ``extra_missing``), ArgumentValueError for rows of other roles, InputError
+    (``training_diverged``, ``intersection_small``).
     """
-    plan = compile_split(network)
+    if isinstance(asked, VerticalExperiment):
+        return simulate_job(
+            asked, rows, choices or {}, held_out=held_out, encrypted=encrypted, processes=processes, seed=seed
+        )
+    plan = compile_split(asked)
     secrets = {
         role: os.urandom(SECRET_BYTES) if seed is None else seed_of("coterie-simulate-vertical-1", str(seed), role)
         for role in plan.manifest.roles

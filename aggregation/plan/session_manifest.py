@@ -23,7 +23,7 @@ from coterie.protocol.cut_tensors import bytes_of
 from coterie.protocol.disclosures import Disclosure, DisclosureKind, shown_key
 from coterie.protocol.layout import Tensor
 from coterie.protocol.schema import DataSchema
-from coterie.protocol.session import SessionWord
+from coterie.protocol.wire import SessionWord
 
 UNCHANGED: Final = CutPolicy()
 FORMAT: Final = "coterie-session-plan-1"

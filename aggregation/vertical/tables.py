@@ -9,12 +9,12 @@ from typing import Any, Final, Literal, TypeAlias, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.compute.data.sources.csv.source import CsvSource
+from coterie.compute.data.sources.table_files import read_numbers, table_names
 from coterie.errors import ArgumentTypeError, DataError, nearest
 from coterie.protocol.frames import Frame, as_columns
 
 TableSource: TypeAlias = "str | Path | Mapping[str, Any] | Frame"
-"""A CSV file (``*.csv``, ``*.csv.gz``), arrays by name, or a DataFrame."""
+"""A file (`coterie.compute.data.sources.table_files.FORMATS`), arrays by name, or a DataFrame."""
 LabelKind = Literal["binary", "number", "count"]
 _LABELS: Final[Mapping[LabelKind, tuple[Callable[[NDArray[np.float64]], NDArray[np.bool_]], str]]] = {
     "binary": (lambda labels: np.isin(labels, (0.0, 1.0)), "is not 0 or 1"),
@@ -37,7 +37,7 @@ def read_columns(source: TableSource, names: Sequence[str], told: str) -> dict[s
         near = nearest(absent[0], given)
         raise DataError(
             f"{told}: column {absent[0]!r} is missing.",
-            hint=(f"Did you mean {near!r}? " if near else "") + f"There are {', '.join(sorted(given)[:20]) or 'none'}.",
+            hint=(f"Did you mean {near}? " if near else "") + f"There are {', '.join(sorted(given)[:20]) or 'none'}.",
             code="data_missing",
             column=absent[0],
         )
@@ -88,13 +88,12 @@ def check_labels(
 
 def _given(source: TableSource, names: Sequence[str], told: str) -> Mapping[str, Any]:
     if isinstance(source, str | Path):
-        file = CsvSource(source)
-        columns = [name for name in names if name in file.columns]
-        found: dict[str, Any] = dict.fromkeys(file.columns, ())
-        if columns:
-            rows = file.rows(np.arange(len(file)))
-            found |= {name: rows[name] for name in columns}
-        return found
+        try:
+            known = table_names(source)
+            found = read_numbers(source, [name for name in names if name in known])
+        except DataError as error:
+            raise DataError(f"{told}: {error.message}", hint=error.hint, code=error.reason, **error.details) from error
+        return {**dict.fromkeys(known, ()), **found}
     given = cast(object, as_columns(source, told))
     if not isinstance(given, Mapping):
         raise ArgumentTypeError(

@@ -8,6 +8,7 @@ from typing import Literal
 
 from coterie.aggregation.experiment import Experiment
 from coterie.aggregation.history import History
+from coterie.aggregation.vertical.experiment import VerticalExperiment
 from coterie.client_sdk.control import sessions
 from coterie.client_sdk.control.client import ControlClient
 from coterie.client_sdk.control.download import Form, download, forms
@@ -147,9 +148,10 @@ class Control:
         """Revoke a device, by its id."""
         return self.portal.call(self.client.revoke(device))
 
-    def make_session(self, request: SessionCreate) -> SessionCreated:
+    def make_session(self, request: SessionCreate | VerticalExperiment) -> SessionCreated:
         """A session of parties; its field ``tokens`` is shown this once."""
-        return self.portal.call(sessions.make(self.client, request))
+        asked = request.request() if isinstance(request, VerticalExperiment) else request
+        return self.portal.call(sessions.make(self.client, asked))
 
     def sessions(self) -> list[SessionView]:
         """Every session of parties, the oldest first."""

@@ -133,6 +133,15 @@ def partner_of(session: Session) -> PartyRole:
     return first
 
 
+def is_aligned(session: Session, stage: str = STAGE) -> bool:
+    """Whether the alignment in a stage is done, in this program or an earlier one. Raises StorageError."""
+    folder = session.folder_of_alignment(stage)
+    if not folder.exists():
+        return False
+    with closing(AlignmentStore(folder)) as store:
+        return store.result() is not None
+
+
 class _Alignment:
     """One call: the host of `coterie.privacy.psi.exchange` over a session and a folder."""
 

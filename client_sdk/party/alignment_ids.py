@@ -6,20 +6,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias, cast
 
-import numpy as np
 from numpy.typing import NDArray
 
-from coterie.compute.data.sources.csv.source import CsvSource
-from coterie.compute.data.sources.npz import NpzSource
-from coterie.errors import ArgumentTypeError, DataError
+from coterie.compute.data.sources.table_files import read_texts, table_names
+from coterie.errors import ArgumentTypeError, DataError, nearest
 from coterie.privacy.psi.ids import DEFAULT_RULES, normal_ids, ordered_rules
 from coterie.protocol.frames import Frame, columns_of, is_frame
 
 IdColumns: TypeAlias = Mapping[str, Sequence[Any] | NDArray[Any]]
 """Cells by column."""
 IdRows: TypeAlias = str | Path | Mapping[str, Any] | Frame | Sequence[Any] | NDArray[Any]
-"""A file ``*.csv``, ``*.csv.gz`` or ``*.npz``, columns by name, a DataFrame, or the ids themselves."""
-_ENDINGS = (".csv", ".csv.gz", ".npz")
+"""A file (`coterie.compute.data.sources.table_files.FORMATS`), columns by name, a DataFrame, or the ids themselves."""
 
 
 @dataclass(frozen=True)
@@ -80,26 +77,18 @@ def _columns(rows: IdRows, names: tuple[str, ...]) -> tuple[str, IdColumns]:
 
 
 def _of_file(path: Path, names: tuple[str, ...]) -> IdColumns:
-    if not path.name.lower().endswith(_ENDINGS):
-        raise DataError(
-            f"{path}: the ending {path.suffix!r} is not known.",
-            hint="Give a .csv, .csv.gz or .npz file, or read the table yourself and give it as columns or a DataFrame.",
-            code="data_unknown_format",
-        )
-    wanted = {name: name for name in names}
-    if path.name.lower().endswith(".npz"):
-        source = NpzSource(path, wanted)
-    else:
-        source = CsvSource(path, wanted, dict.fromkeys(names, "str"))
-    return source.rows(np.arange(len(source)))
+    _chosen(dict.fromkeys(table_names(path), ()), names, path.name)
+    return read_texts(path, names)
 
 
 def _chosen(columns: Mapping[str, Any], names: tuple[str, ...], source: str) -> IdColumns:
     missing = next((name for name in names if name not in columns), None)
     if missing is not None:
+        near = nearest(missing, map(str, columns))
         raise DataError(
             f"{source}: there is no column {missing!r}.",
-            hint=f"There are {', '.join(map(str, list(columns)[:20]))}; name those that are ids.",
+            hint=(f"Did you mean {near}? " if near else "")
+            + f"There are {', '.join(map(str, list(columns)[:20]))}; name those that are ids.",
             code="data_missing",
             column=missing,
         )

@@ -35,6 +35,7 @@ from coterie.aggregation.vertical.linear.predicting import predict_feature_side,
 from coterie.aggregation.vertical.linear.terms import LinearTerms
 from coterie.aggregation.vertical.report import FitReport, fit_report
 from coterie.aggregation.vertical.tables import TableSource, check_labels
+from coterie.client_sdk.party.agreement import step_of
 from coterie.client_sdk.party.learner_store import LearnerCall
 from coterie.client_sdk.party.linear_terms import told_by_linear
 from coterie.client_sdk.party.party import Session
@@ -163,7 +164,7 @@ class LinearLearner:
             rows.arrays(),
             1,
             begin=self._begin,
-            tells=lambda call: told_by_linear(self._terms, self._role, call),
+            tells=lambda call: told_by_linear(self._terms, self._role, call.task, step_of(call), call.rows),
             work=work,
         )
 

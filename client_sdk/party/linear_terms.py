@@ -3,8 +3,6 @@
 from typing import Final
 
 from coterie.aggregation.vertical.linear.terms import LinearTerms
-from coterie.client_sdk.party.agreement import step_of
-from coterie.client_sdk.party.learner_store import LearnerCall
 from coterie.protocol.disclosures import Disclosure, DisclosureKind
 
 _TOLD: Final[dict[str, tuple[tuple[DisclosureKind, str, bool, int], ...]]] = {
@@ -25,21 +23,24 @@ of single rows.
 _EACH_EPOCH: Final = ("ciphertexts", "sums")
 
 
-def told_by_linear(terms: LinearTerms, role: str, call: LearnerCall) -> list[Disclosure]:
-    """By a call, to and by a role: at most, about every row."""
+def told_by_linear(terms: LinearTerms, role: str, task: str, step: str, rows: int | None) -> list[Disclosure]:
+    """By a call, to and by a role: at most, about every row.
+
+    task: "train" or "predict". step: what reports call the call. rows: None where it is not known yet.
+    """
     owner, partner = terms.parties
     return [
         Disclosure(
-            step=step_of(call),
+            step=step,
             sender=owner if by_owner else partner,
             recipient=partner if by_owner else owner,
             kind=kind,
             key=key,
             numbers=numbers,
-            rows=call.rows,
+            rows=rows,
             times=terms.epochs if kind in _EACH_EPOCH else 1,
             plan=terms.digest,
         )
-        for kind, key, by_owner, numbers in _TOLD[call.task]
+        for kind, key, by_owner, numbers in _TOLD[task]
         if role in terms.parties
     ]

@@ -115,6 +115,10 @@ class Session:
         """Where the alignment in a stage keeps its secrets and its result."""
         return self._client.folder_of_alignment(stage)
 
+    def folder_of_job(self) -> Path:
+        """Where the session's job keeps what it has."""
+        return self._client.folder_of_job()
+
     def send(
         self,
         stage: str,

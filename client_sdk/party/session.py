@@ -102,6 +102,10 @@ class SessionClient:
         """Where the alignment in a stage keeps its secrets and its result: in the party's own folder."""
         return self._store.folder_of_alignments(self.membership.session) / stage
 
+    def folder_of_job(self) -> Path:
+        """Where the session's job keeps what it has: in the party's own folder. It stays when the session is over."""
+        return self._store.folder_of_job(self.membership.session)
+
     async def offer_keys(self) -> None:
         """Offer a fresh key to each partner, so that it can send whether or not this party is there. Idempotent."""
         for role in self.partners:

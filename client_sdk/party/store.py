@@ -197,6 +197,10 @@ class PartyStore:
         """Where the alignments of a session are."""
         return self.folder / "alignments" / session
 
+    def folder_of_job(self, session: str) -> Path:
+        """Where the job of a session keeps its part of the model and what it knows of the table."""
+        return self.folder / "jobs" / session
+
     def keys(self, session: str, partner: str) -> PairKeys | None:
         """The keys with a partner, by its role."""
         query = "SELECT private, own, other FROM keys WHERE session = ? AND partner = ?"

@@ -30,6 +30,7 @@ from coterie.aggregation.vertical.trees.losses import LOSSES
 from coterie.aggregation.vertical.trees.predicting import predict_feature_side, predict_label_side
 from coterie.aggregation.vertical.trees.report import best_forest, report_of
 from coterie.aggregation.vertical.trees.terms import TreeTerms
+from coterie.client_sdk.party.agreement import step_of
 from coterie.client_sdk.party.learner_store import LearnerCall
 from coterie.client_sdk.party.party import Session
 from coterie.client_sdk.party.role_calls import CallResult, RoleCalls
@@ -174,7 +175,7 @@ class TreeLearner:
             rows.arrays(),
             1,
             begin=self._begin,
-            tells=lambda call: told_by_trees(self._terms, self._role, call),
+            tells=lambda call: told_by_trees(self._terms, self._role, call.task, step_of(call), call.rows),
             work=work,
         )
 

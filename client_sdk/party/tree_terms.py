@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from coterie.aggregation.vertical.trees.terms import TreeTerms
-from coterie.client_sdk.party.agreement import step_of
-from coterie.client_sdk.party.learner_store import LearnerCall, LearnerStore
+from coterie.client_sdk.party.learner_store import LearnerStore
 from coterie.client_sdk.party.message_log import MessageLog
 from coterie.client_sdk.party.party import Session
 from coterie.client_sdk.party.plans import STAGE, STEP, plan_told
@@ -91,22 +90,25 @@ _TOLD: Final[dict[str, tuple[tuple[DisclosureKind, str, bool, Callable[[TreeTerm
 where they are not of single rows."""
 
 
-def told_by_trees(terms: TreeTerms, role: str, call: LearnerCall) -> list[Disclosure]:
-    """By a call, to and by a role: at most, about every row, once for each tree that is not grown alone."""
+def told_by_trees(terms: TreeTerms, role: str, task: str, step: str, rows: int | None) -> list[Disclosure]:
+    """By a call, to and by a role: at most, about every row, once for each tree that is not grown alone.
+
+    task: "train" or "predict". step: what reports call the call. rows: None where it is not known yet.
+    """
     owner, shared = terms.label_owner, terms.trees - terms.trees_alone
     return [
         Disclosure(
-            step=step_of(call),
+            step=step,
             sender=owner if by_owner else partner,
             recipient=partner if by_owner else owner,
             kind=kind,
             key=key,
             numbers=numbers(terms),
-            rows=call.rows,
+            rows=rows,
             times=max(1, shared),
             plan=terms.digest,
         )
         for partner in terms.feature_owners
         if role in (owner, partner)
-        for kind, key, by_owner, numbers in _TOLD[call.task]
+        for kind, key, by_owner, numbers in _TOLD[task]
     ]

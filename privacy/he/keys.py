@@ -8,16 +8,12 @@ random x; a ciphertext is blinded by a power of h with a random exponent of half
 from dataclasses import dataclass, field
 from math import gcd
 from os import urandom
-from typing import Final
 
 from coterie.errors import ArgumentValueError, InputError
 from coterie.privacy.entropy import Entropy, draw
 from coterie.privacy.he.arithmetic import Arithmetic, fast
 from coterie.privacy.he.primes import draw_prime
-
-KEY_BITS: Final = 3072
-"""Of a key for which nothing else is asked: about 128 bits of security (NIST SP 800-57)."""
-SIZES: Final = (2048, 3072, 4096)
+from coterie.protocol.paillier_sizes import KEY_BITS, SIZES
 
 
 @dataclass(frozen=True)

@@ -52,7 +52,13 @@ async def create(
 
 async def _make_session(session: AsyncSession, identifier: str, body: SessionCreate) -> dict[str, Token]:
     now = now_ms()
-    terms = SessionTerms(session=identifier, roles=body.roles, stages=body.stages, message_limit=body.message_limit)
+    terms = SessionTerms(
+        session=identifier,
+        roles=body.roles,
+        stages=body.all_stages,
+        message_limit=body.message_limit,
+        job=body.job,
+    )
     row = SessionRow(
         id=identifier,
         name=body.name,

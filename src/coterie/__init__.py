@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from coterie.aggregation.horizontal.fedprox import FedProx
     from coterie.aggregation.record import RoundRecord
     from coterie.aggregation.server_optimizers import server_sgd
+    from coterie.aggregation.vertical.experiment import VerticalExperiment
     from coterie.client_sdk.control.control import Control
     from coterie.client_sdk.control.submit import submit
     from coterie.client_sdk.device.device import Device
@@ -49,6 +50,7 @@ __all__ = [
     "SecureAggregation",
     "SigningKey",
     "UserLevel",
+    "VerticalExperiment",
     "dirichlet",
     "iid",
     "load_data",
@@ -66,6 +68,7 @@ _HOMES = {
     "coterie.aggregation.horizontal.fedavg": ("FedAvg",),
     "coterie.aggregation.horizontal.fedprox": ("FedProx",),
     "coterie.aggregation.server_optimizers": ("server_sgd",),
+    "coterie.aggregation.vertical.experiment": ("VerticalExperiment",),
     "coterie.client_sdk.control.control": ("Control",),
     "coterie.client_sdk.control.submit": ("submit",),
     "coterie.client_sdk.rows.loading": ("load_data",),

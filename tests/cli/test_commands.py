@@ -61,6 +61,7 @@ COMMANDS = (
     "party send",
     "party receive",
     "party align",
+    "party run",
     "party report",
     "audit session",
     "events",

@@ -99,7 +99,7 @@ def test_a_count_is_told_to_one_party(two: Two) -> None:
 def test_what_will_leave_is_said_and_asked(two: Two, coterie: Coterie) -> None:
     words = ("party", "align", CLINIC, "--id", "name", "--out", "c.csv", "--store", "clinic", "--trust-first-use")
     done = coterie(*words)
-    assert done.code == BAD_INPUT and "align_unconfirmed" in done.err
+    assert done.code == BAD_INPUT and "unconfirmed" in done.err
     assert "To Registry (role registry): the number of ids in clinic.csv, 30" in done.out
     assert "Registry (role registry) learns which of its ids this party has too" in done.out
     assert "This party learns which of its ids Registry (role registry) has too." in done.out

@@ -7,6 +7,7 @@ A comment before a block says what is done with it:
     <!-- interrupt: NAME -->            with an empty line after it: Ctrl-C to NAME, which must end
     <!-- file: PATH -->                 a block of any kind is written to PATH
     <!-- given: PATH as NAME -->        with an empty line after it: a file of the repository is there as NAME
+    <!-- data: NAME -->                 with an empty line after it: a file of the folder COTERIE_DATA is there
     <!-- not run: REASON -->            a Python block that cannot run by itself
 
 Python blocks of a page run in order as one program. `http://127.0.0.1:8765` becomes a free port, and the word TOKEN the
@@ -34,7 +35,7 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").r
 # It changes the house that it runs in, so test_extending.py follows it, in a copy.
 ELSEWHERE = ROOT / "docs" / "extending.md"
 BLOCK = re.compile(
-    r"(?:^<!-- (?P<marker>run|run: [^>]*|interrupt: [^>]*|given: [^>]*|file: [^>]*|not run: [^>]*) -->\n)?"
+    r"(?:^<!-- (?P<marker>run|run: [^>]*|interrupt: [^>]*|given: [^>]*|data: [^>]*|file: [^>]*|not run: [^>]*) -->\n)?"
     r"(?:^```(?P<language>\w+)\n(?P<text>.*?)^```$)?",
     re.MULTILINE | re.DOTALL,
 )
@@ -138,6 +139,8 @@ class Reader:
             case "given", _:
                 source, _, name = rest.partition(" as ")
                 shutil.copy(ROOT / source, self.folder / name)
+            case "data", _:
+                shutil.copy(data_folder() / rest, self.folder / rest)
             case "file", _:
                 (self.folder / rest).write_text(block.text, encoding="utf-8")
             case "not run", _:
@@ -218,6 +221,14 @@ class Reader:
 
     def _with_token(self, command: str) -> str:
         return re.sub(r"\bTOKEN\b", self.token, command)
+
+
+def data_folder() -> Path:
+    """Where data sets are; a page that needs one is skipped without it."""
+    folder = os.environ.get("COTERIE_DATA")
+    if not folder:
+        pytest.skip("COTERIE_DATA is not set")
+    return Path(folder)
 
 
 def commands(text: str) -> list[str]:

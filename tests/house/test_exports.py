@@ -31,6 +31,7 @@ PUBLIC = [
     "SecureAggregation",
     "SigningKey",
     "UserLevel",
+    "VerticalExperiment",
     "dirichlet",
     "iid",
     "load_data",

@@ -7,14 +7,12 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-import numpy as np
 import pytest
 
 from coterie.aggregation.plan.session_manifest import KIND_BY_KEY
 from coterie.aggregation.vertical.linear.terms import LinearTerms
 from coterie.aggregation.vertical.trees.terms import TreeTerms
 from coterie.client_sdk.party.agreement import told_by_calls
-from coterie.client_sdk.party.learner_store import LearnerCall, call_of
 from coterie.client_sdk.party.linear_terms import told_by_linear
 from coterie.client_sdk.party.tree_terms import told_by_trees
 from coterie.protocol.disclosures import KINDS, Disclosure
@@ -62,13 +60,12 @@ def test_every_row_says_all_and_names_tests_that_are_there() -> None:
     ],
 )
 def test_what_a_method_tells_is_on_the_page_and_nothing_else(
-    heading: str, told_by: Callable[[LearnerCall], list[Disclosure]]
+    heading: str, told_by: Callable[[str, str, int | None], list[Disclosure]]
 ) -> None:
     """In either direction: who tells it is the label owner for those that feature owners learn."""
     said: set[tuple[str, str, bool]] = set()
     for task in ("train", "predict"):
-        call = call_of(task, {"rows": np.zeros(3)}, 0, threads=1, trained=1)
-        said |= {(task, each.kind, each.sender == "owner") for each in told_by(call)}
+        said |= {(task, each.kind, each.sender == "owner") for each in told_by(task, f"{task} 0", 3)}
     page = {(row[0], row[2].strip("`"), "of the label owner" in row[3]) for row in rows(heading)}
     assert page == said
 

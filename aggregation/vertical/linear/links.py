@@ -21,8 +21,8 @@ from typing import Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.aggregation.vertical.linear.terms import LinkName
 from coterie.aggregation.vertical.tables import LabelKind
+from coterie.protocol.session_job import LinkName
 
 RowNumbers: TypeAlias = NDArray[np.float64]
 LEFT_BITS: Final = 12

@@ -1,17 +1,15 @@
 """What is asked of two parties that fit a linear model together: one value, the same for both."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from math import isfinite
-from typing import Final, Literal
+from typing import Final
 
 from coterie.errors import ConfigurationError
-from coterie.privacy.he.keys import KEY_BITS, SIZES
+from coterie.privacy.he.keys import KEY_BITS
 from coterie.protocol.canonical import digest_of
 from coterie.protocol.conversion import from_json, to_json
+from coterie.protocol.session_job import LinearMethod, LinkName, linear_fault
 
-LinkName = Literal["logistic", "linear", "poisson"]
-MOST_EPOCHS: Final = 1000
-LEAST_BATCH: Final = 64
 ROWS_PER_COLUMN: Final = 10
 """Rows that a batch has for each column of the feature owner, at least: of fewer, sums tell labels of rows."""
 
@@ -44,27 +42,17 @@ class LinearTerms:
     key_bits: int = KEY_BITS
 
     def __post_init__(self) -> None:
-        rules = [
-            (len(self.feature_owners) == 1, "feature_owners is one role: a linear model is of two parties"),
-            (self.label_owner not in self.feature_owners, "the roles must differ"),
-            (self.link in ("logistic", "linear", "poisson"), 'link must be "logistic", "linear" or "poisson"'),
-            (1 <= self.epochs <= MOST_EPOCHS, f"epochs must be 1 to {MOST_EPOCHS}"),
-            (
-                self.batch_rows == 0 or self.batch_rows >= LEAST_BATCH,
-                f"batch_rows must be 0 (all rows) or at least {LEAST_BATCH}",
-            ),
-            (0 < self.learning_rate <= 1, "learning_rate must be above 0 and at most 1"),
-            (0 <= self.momentum < 1, "momentum must be from 0 to below 1"),
-            (0 <= self.l2 and isfinite(self.l2), "l2 must not be negative"),
-            (self.key_bits in SIZES, f"key_bits must be one of {', '.join(map(str, SIZES))}"),
-        ]
-        for good, why in rules:
-            if not good:
-                raise ConfigurationError(
-                    f"In the terms of a linear model: {why}.",
-                    hint="The docstring of LinearTerms says more.",
-                    code="linear_invalid",
-                )
+        fault = linear_fault(self)
+        if len(self.feature_owners) != 1:
+            fault = "feature_owners is one role: a linear model is of two parties"
+        elif self.label_owner in self.feature_owners:
+            fault = "the roles must differ"
+        if fault is not None:
+            raise ConfigurationError(
+                f"In the terms of a linear model: {fault}.",
+                hint="The docstring of LinearTerms says more.",
+                code="linear_invalid",
+            )
 
     @property
     def parties(self) -> tuple[str, ...]:
@@ -85,3 +73,13 @@ class LinearTerms:
     def from_json(value: object) -> "LinearTerms":
         """The terms that these JSON values say. Raises ConfigurationError (``linear_invalid``)."""
         return from_json(LinearTerms, value, refusal=ConfigurationError, code="linear_invalid")
+
+    @staticmethod
+    def of(method: LinearMethod, label_owner: str, roles: Sequence[str]) -> "LinearTerms":
+        """The terms of a session's job.
+
+        roles: of the session; the one that is not the label owner's is the feature owner.
+        """
+        options = {name: getattr(method, name) for name in LinearMethod.model_fields if name != "method"}
+        owners = tuple(role for role in roles if role != label_owner)
+        return LinearTerms(label_owner=label_owner, feature_owners=owners, **options)

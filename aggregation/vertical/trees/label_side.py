@@ -20,7 +20,7 @@ from coterie.aggregation.vertical.trees.losses import LOSSES
 from coterie.aggregation.vertical.trees.messages import from_bits, place_of, to_bits
 from coterie.aggregation.vertical.trees.sampling import Sample, sample_rows
 from coterie.aggregation.vertical.trees.splitting import BinLayout, Split, Totals, best_split, leaf_value
-from coterie.aggregation.vertical.trees.terms import FRACTION_BITS, MOST_BINS, TreeTerms
+from coterie.aggregation.vertical.trees.terms import FRACTION_BITS, TreeTerms
 from coterie.errors import ArgumentValueError
 from coterie.privacy.he import fixed_point
 from coterie.privacy.he.batches import CipherPool
@@ -28,6 +28,7 @@ from coterie.privacy.he.key_arrays import public_arrays
 from coterie.privacy.he.packing import SlotPacking, packing_for
 from coterie.privacy.he.wire import check_ciphers
 from coterie.protocol.arrays import ArraysByName
+from coterie.protocol.session_job import MOST_BINS
 from coterie.randomness import derive
 
 MOST_COLUMNS = 65_536

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.aggregation.vertical.tables import LabelKind
-from coterie.aggregation.vertical.trees.terms import LossName
+from coterie.protocol.session_job import TreeLossName
 
 RowNumbers: TypeAlias = NDArray[np.float64]
 
@@ -54,7 +54,7 @@ def _squared(labels: RowNumbers, margins: RowNumbers) -> tuple[RowNumbers, RowNu
     return margins - labels, np.ones_like(labels)
 
 
-LOSSES: Mapping[LossName, TreeLoss] = MappingProxyType(
+LOSSES: Mapping[TreeLossName, TreeLoss] = MappingProxyType(
     {
         "logistic": TreeLoss(_log_odds, _logistic, _log_loss, _share, "binary"),
         "squared": TreeLoss(

@@ -8,11 +8,11 @@ from coterie.aggregation.vertical.report import FitReport, fit_report
 from coterie.aggregation.vertical.trees.forest import Forest
 from coterie.aggregation.vertical.trees.label_side import LabelState, best_tree
 from coterie.aggregation.vertical.trees.losses import LOSSES
-from coterie.aggregation.vertical.trees.terms import LossName
 from coterie.protocol.arrays import ArraysByName
+from coterie.protocol.session_job import TreeLossName
 
 
-def report_of(kept: ArraysByName, loss: LossName) -> FitReport:
+def report_of(kept: ArraysByName, loss: TreeLossName) -> FitReport:
     """kept: ``losses`` ``[trees, 2]``; ``margins`` after the best tree, ``labels`` and ``held_out`` ``[rows]``."""
     losses, held = kept["losses"], kept["held_out"].astype(np.bool_)
     return fit_report(

@@ -1,20 +1,17 @@
 """What is asked of parties that grow trees together: one value, the same for all of them."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from math import isfinite
-from typing import Final, Literal
+from typing import Final
 
 from coterie.errors import ConfigurationError
-from coterie.privacy.he.keys import KEY_BITS, SIZES
 from coterie.protocol.canonical import digest_of
 from coterie.protocol.conversion import from_json, to_json
+from coterie.protocol.paillier_sizes import KEY_BITS
+from coterie.protocol.session_job import TreeLossName, TreesMethod, tree_fault
 
-LossName = Literal["logistic", "squared"]
 FRACTION_BITS: Final = 32
 """A row's gradient and hessian are whole numbers of at most 2**32, the largest of a tree close to that."""
-MOST_TREES: Final = 10_000
-MOST_DEPTH: Final = 12
-MOST_BINS: Final = 1024
 MOST_OWNERS: Final = 16
 
 
@@ -50,7 +47,7 @@ class TreeTerms:
     l2: float = 1.0
     min_gain: float = 0.0
     min_child_weight: float = 1.0
-    loss: LossName = "logistic"
+    loss: TreeLossName = "logistic"
     top_share: float = 1.0
     other_share: float = 0.0
     trees_alone: int = 0
@@ -58,29 +55,16 @@ class TreeTerms:
     key_bits: int = KEY_BITS
 
     def __post_init__(self) -> None:
-        top, other = self.top_share, self.other_share
-        rules = [
-            (0 < len(self.feature_owners) <= MOST_OWNERS, f"feature_owners are 1 to {MOST_OWNERS} roles"),
-            (len({self.label_owner, *self.feature_owners}) == 1 + len(self.feature_owners), "the roles must differ"),
-            (1 <= self.trees <= MOST_TREES, f"trees must be 1 to {MOST_TREES}"),
-            (1 <= self.depth <= MOST_DEPTH, f"depth must be 1 to {MOST_DEPTH}"),
-            (2 <= self.bins <= MOST_BINS, f"bins must be 2 to {MOST_BINS}"),
-            (0 < self.learning_rate <= 1, "learning_rate must be above 0 and at most 1"),
-            (0 <= self.l2 and isfinite(self.l2), "l2 must not be negative"),
-            (0 <= self.min_gain and isfinite(self.min_gain), "min_gain must not be negative"),
-            (0 <= self.min_child_weight and isfinite(self.min_child_weight), "min_child_weight must not be negative"),
-            (self.loss in ("logistic", "squared"), 'loss must be "logistic" or "squared"'),
-            (0 <= self.trees_alone < self.trees, "trees_alone must leave a tree for all parties"),
-            (0 < top <= 1 and 0 <= other and top + other <= 1, "top_share and other_share must share at most 1"),
-            (top == 1 or other > 0, "other_share must be above 0 where top_share is below 1"),
-            (self.patience >= 0, "patience must not be negative"),
-            (self.key_bits in SIZES, f"key_bits must be one of {', '.join(map(str, SIZES))}"),
-        ]
-        for good, why in rules:
-            if not good:
-                raise ConfigurationError(
-                    f"In the terms of trees: {why}.", hint="The docstring of TreeTerms says more.", code="trees_invalid"
-                )
+        owners = len(self.feature_owners)
+        fault = tree_fault(self)
+        if not 0 < owners <= MOST_OWNERS:
+            fault = f"feature_owners are 1 to {MOST_OWNERS} roles"
+        elif len({self.label_owner, *self.feature_owners}) != 1 + owners:
+            fault = "the roles must differ"
+        if fault is not None:
+            raise ConfigurationError(
+                f"In the terms of trees: {fault}.", hint="The docstring of TreeTerms says more.", code="trees_invalid"
+            )
 
     @property
     def parties(self) -> tuple[str, ...]:
@@ -96,3 +80,13 @@ class TreeTerms:
     def from_json(value: object) -> "TreeTerms":
         """The terms that these JSON values say. Raises ConfigurationError (``trees_invalid``)."""
         return from_json(TreeTerms, value, refusal=ConfigurationError, code="trees_invalid")
+
+    @staticmethod
+    def of(method: TreesMethod, label_owner: str, roles: Sequence[str]) -> "TreeTerms":
+        """The terms of a session's job.
+
+        roles: of the session; those other than the label owner's are the feature owners, in this order.
+        """
+        options = {name: getattr(method, name) for name in TreesMethod.model_fields if name != "method"}
+        owners = tuple(role for role in roles if role != label_owner)
+        return TreeTerms(label_owner=label_owner, feature_owners=owners, **options)

@@ -7,9 +7,10 @@ import numpy as np
 
 from coterie.aggregation.vertical.linear.feature_side import FeatureSetting, feature_data
 from coterie.aggregation.vertical.linear.label_side import LabelSetting, label_data
-from coterie.aggregation.vertical.linear.terms import LinearTerms, LinkName
+from coterie.aggregation.vertical.linear.terms import LinearTerms
 from coterie.privacy.he.batches import CipherPool
 from coterie.privacy.he.keys import PaillierPrivateKey
+from coterie.protocol.session_job import LinkName
 
 COLUMNS = {"bank": ("b0", "b1"), "bureau": ("a0", "a1", "a2")}
 SEED = bytes(range(32))

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from coterie.aggregation.vertical.linear.links import LEFT_BITS, LINKS
-from coterie.aggregation.vertical.linear.terms import LinearTerms, LinkName
+from coterie.aggregation.vertical.linear.terms import LinearTerms
 from coterie.aggregation.whole_metrics import auc
 from coterie.errors import ConfigurationError, DataError
+from coterie.protocol.session_job import LinkName
 from coterie.simulation.linear import SimulatedLinear, simulate_linear
 from tests.aggregation.linear.linear_kit import COLUMNS, SEED, tables_of, terms_of
 

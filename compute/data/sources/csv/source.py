@@ -3,10 +3,10 @@
 import gzip
 import io
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, cast, final
+from typing import IO, TypeVar, cast, final
 
 from coterie.compute.data.checks import check_named
 from coterie.compute.data.sources.arrays import ArraySource
@@ -15,6 +15,8 @@ from coterie.compute.data.sources.csv.columns import Column, planned, raise_firs
 from coterie.compute.data.sources.csv.rows import BadText, Rows, is_utf8, newline_of, separator
 from coterie.compute.data.sources.loaded import LoadedSource
 from coterie.errors import DataError
+
+Parsed = TypeVar("Parsed")
 
 HEAD_BYTES = 1 << 20
 """In which the first line is looked for."""
@@ -54,6 +56,13 @@ class CsvSource(LoadedSource):
 
     def load(self) -> ArraySource:
         """Parse the file. Raises DataError; ArgumentTypeError for settings that are no mappings."""
+        return self._read(self._parsed)
+
+    def names(self) -> tuple[str, ...]:
+        """The names of all columns of the file, in their order; its rows are not looked at. Raises DataError."""
+        return self._read(self._named)
+
+    def _read(self, parse: Callable[[str, bytes, IO[str]], Parsed]) -> Parsed:
         path = Path(self.path)
         if self.delimiter is not None:
             _check_delimiter(self.delimiter)
@@ -65,7 +74,7 @@ class CsvSource(LoadedSource):
                 head = file.read(HEAD_BYTES)
                 file.seek(0)
                 with io.TextIOWrapper(file, "utf-8-sig", "surrogateescape", newline_of(head)) as text:
-                    return self._parsed(path.name, head, text)
+                    return parse(path.name, head, text)
         except (OSError, EOFError, zlib.error) as error:
             raise DataError(
                 f"{path.name} cannot be read: {str(error).rstrip('.')}.",
@@ -73,11 +82,18 @@ class CsvSource(LoadedSource):
                 code="data_unreadable",
             ) from error
 
-    def _parsed(self, name: str, head: bytes, text: IO[str]) -> ArraySource:
+    def _named(self, name: str, head: bytes, text: IO[str]) -> tuple[str, ...]:
+        return self._begun(name, head, text)[1]
+
+    def _begun(self, name: str, head: bytes, text: IO[str]) -> tuple[Rows, tuple[str, ...]]:
+        """The rows, of which the first line is read, and the names of the columns."""
         if head.startswith(UTF16_MARKS):
             raise _undecodable(name, "it is in UTF-16")
         rows = Rows(text, self.delimiter or separator(head, None if self.header is None else len(self.header)))
-        header = _names(name, rows) if self.header is None else tuple(self.header)
+        return rows, _names(name, rows) if self.header is None else tuple(self.header)
+
+    def _parsed(self, name: str, head: bytes, text: IO[str]) -> ArraySource:
+        rows, header = self._begun(name, head, text)
         dtypes = self.dtypes or {}
         chosen = choose(name, header, self.select, dtypes)
         columns: dict[str, Column] = {}

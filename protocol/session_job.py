@@ -1,0 +1,232 @@
+"""What a session is for: who has the labels, which steps its parties do together, and by which method.
+
+A job is part of the terms of a session. Keys of parties are bound to the digest of the terms, so parties that can read
+each other's messages have been told the same job.
+"""
+
+from collections.abc import Sequence
+from math import isfinite
+from typing import Annotated, Final, Literal, Protocol, Self, TypeAlias
+
+from pydantic import BaseModel, Field, model_validator
+
+from coterie.errors import nearest
+from coterie.protocol.paillier_sizes import KEY_BITS, SIZES
+from coterie.protocol.wire import FiniteNumber, SessionWord, Signed, Whole
+
+JobStep: TypeAlias = Literal["align", "train", "evaluate", "predict"]
+STEPS: Final[tuple[JobStep, ...]] = ("align", "train", "evaluate", "predict")
+"""In the order in which parties do them. align: they find the rows that both have; without it row i must be about the
+same person at all of them already. train: they fit a model. evaluate: the label owner says how good it is. predict: the
+label owner gets a prediction of each row.
+"""
+LEARNING_STAGE: Final = "learning"
+ALIGN_STAGE: Final = "align"
+
+TreeLossName: TypeAlias = Literal["logistic", "squared"]
+LinkName: TypeAlias = Literal["logistic", "linear", "poisson"]
+MOST_TREES: Final = 10_000
+MOST_DEPTH: Final = 12
+MOST_BINS: Final = 1024
+MOST_EPOCHS: Final = 1000
+LEAST_BATCH: Final = 64
+
+
+class TreeOptions(Protocol):
+    """What is asked of trees beside roles; `coterie.aggregation.vertical.trees.terms.TreeTerms` says what each is."""
+
+    @property
+    def trees(self) -> int: ...
+    @property
+    def depth(self) -> int: ...
+    @property
+    def learning_rate(self) -> float: ...
+    @property
+    def bins(self) -> int: ...
+    @property
+    def l2(self) -> float: ...
+    @property
+    def min_gain(self) -> float: ...
+    @property
+    def min_child_weight(self) -> float: ...
+    @property
+    def loss(self) -> TreeLossName: ...
+    @property
+    def top_share(self) -> float: ...
+    @property
+    def other_share(self) -> float: ...
+    @property
+    def trees_alone(self) -> int: ...
+    @property
+    def patience(self) -> int: ...
+    @property
+    def key_bits(self) -> int: ...
+
+
+def tree_fault(asked: TreeOptions) -> str | None:
+    """The first rule that these options break, in words; None where they keep all."""
+    top, other = asked.top_share, asked.other_share
+    rules = (
+        (1 <= asked.trees <= MOST_TREES, f"trees must be 1 to {MOST_TREES}"),
+        (1 <= asked.depth <= MOST_DEPTH, f"depth must be 1 to {MOST_DEPTH}"),
+        (2 <= asked.bins <= MOST_BINS, f"bins must be 2 to {MOST_BINS}"),
+        (0 < asked.learning_rate <= 1, "learning_rate must be above 0 and at most 1"),
+        (0 <= asked.l2 and isfinite(asked.l2), "l2 must not be negative"),
+        (0 <= asked.min_gain and isfinite(asked.min_gain), "min_gain must not be negative"),
+        (0 <= asked.min_child_weight and isfinite(asked.min_child_weight), "min_child_weight must not be negative"),
+        (asked.loss in ("logistic", "squared"), 'loss must be "logistic" or "squared"'),
+        (0 <= asked.trees_alone < asked.trees, "trees_alone must leave a tree for all parties"),
+        (0 < top <= 1 and 0 <= other and top + other <= 1, "top_share and other_share must share at most 1"),
+        (top == 1 or other > 0, "other_share must be above 0 where top_share is below 1"),
+        (asked.patience >= 0, "patience must not be negative"),
+        (asked.key_bits in SIZES, f"key_bits must be one of {', '.join(map(str, SIZES))}"),
+    )
+    return next((why for good, why in rules if not good), None)
+
+
+class TreesMethod(Signed):
+    """Boosted trees; what each option is `coterie.aggregation.vertical.trees.terms.TreeTerms` says."""
+
+    method: Literal["trees"] = "trees"
+    trees: Whole = 50
+    depth: Whole = 3
+    learning_rate: FiniteNumber = 0.3
+    bins: Whole = 32
+    l2: FiniteNumber = 1.0
+    min_gain: FiniteNumber = 0.0
+    min_child_weight: FiniteNumber = 1.0
+    loss: TreeLossName = "logistic"
+    top_share: FiniteNumber = 1.0
+    other_share: FiniteNumber = 0.0
+    trees_alone: Whole = 0
+    patience: Whole = 0
+    key_bits: Whole = KEY_BITS
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        fault = tree_fault(self)
+        if fault is not None:
+            raise ValueError(fault)
+        return self
+
+
+class LinearOptions(Protocol):
+    """What is asked of linear models beside roles; `coterie.aggregation.vertical.linear.terms.LinearTerms` says what
+    each is.
+    """
+
+    @property
+    def link(self) -> LinkName: ...
+    @property
+    def epochs(self) -> int: ...
+    @property
+    def batch_rows(self) -> int: ...
+    @property
+    def learning_rate(self) -> float: ...
+    @property
+    def momentum(self) -> float: ...
+    @property
+    def l2(self) -> float: ...
+    @property
+    def key_bits(self) -> int: ...
+
+
+def linear_fault(asked: LinearOptions) -> str | None:
+    """The first rule that these options break, in words; None where they keep all."""
+    rules = (
+        (asked.link in ("logistic", "linear", "poisson"), 'link must be "logistic", "linear" or "poisson"'),
+        (1 <= asked.epochs <= MOST_EPOCHS, f"epochs must be 1 to {MOST_EPOCHS}"),
+        (
+            asked.batch_rows == 0 or asked.batch_rows >= LEAST_BATCH,
+            f"batch_rows must be 0 (all rows) or at least {LEAST_BATCH}",
+        ),
+        (0 < asked.learning_rate <= 1, "learning_rate must be above 0 and at most 1"),
+        (0 <= asked.momentum < 1, "momentum must be from 0 to below 1"),
+        (0 <= asked.l2 and isfinite(asked.l2), "l2 must not be negative"),
+        (asked.key_bits in SIZES, f"key_bits must be one of {', '.join(map(str, SIZES))}"),
+    )
+    return next((why for good, why in rules if not good), None)
+
+
+class LinearMethod(Signed):
+    """A linear model of two parties; what each option is `coterie.aggregation.vertical.linear.terms.LinearTerms`
+    says.
+    """
+
+    method: Literal["linear"] = "linear"
+    link: LinkName = "logistic"
+    epochs: Whole = 8
+    batch_rows: Whole = 0
+    learning_rate: FiniteNumber = 1.0
+    momentum: FiniteNumber = 0.5
+    l2: FiniteNumber = 1e-3
+    key_bits: Whole = KEY_BITS
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        fault = linear_fault(self)
+        if fault is not None:
+            raise ValueError(fault)
+        return self
+
+
+JobMethod: TypeAlias = Annotated[TreesMethod | LinearMethod, Field(discriminator="method")]
+"""The methods, told apart by their names."""
+_MOST_ROLES: Final = {"linear": 2}
+"""Of methods that take no more."""
+
+
+class SessionJob(Signed):
+    """What the parties of a session do together.
+
+    label_owner: the role that has the labels; the others have columns alone.
+    steps: some of `STEPS`, in that order.
+    method: by which they train.
+    """
+
+    label_owner: SessionWord
+    steps: Annotated[tuple[JobStep, ...], Field(min_length=1, max_length=len(STEPS))] = STEPS
+    method: JobMethod
+
+    @property
+    def stages(self) -> tuple[str, ...]:
+        """Under which names messages are sent."""
+        return ((ALIGN_STAGE,) if "align" in self.steps else ()) + (LEARNING_STAGE,)
+
+    def unknown(self) -> str | None:
+        """A sentence on the first field that this version does not know; None where it knows all."""
+        return _unknown(self, "A job") or _unknown(self.method, f"The method {self.method.method}")
+
+    def fault(self, roles: Sequence[str]) -> str | None:
+        """Why parties in these roles cannot do it, in words; None where they can."""
+        needed = next((step for step in self.steps if step in ("evaluate", "predict")), None)
+        rules = (
+            (
+                self.label_owner in roles,
+                f"the label owner {self.label_owner!r} is none of the roles {', '.join(roles)}",
+            ),
+            (
+                self.steps == tuple(step for step in STEPS if step in self.steps),
+                f"the steps are {', '.join(STEPS)}, in this order, each once",
+            ),
+            (
+                len(roles) <= _MOST_ROLES.get(self.method.method, len(roles)),
+                f"the method {self.method.method} is of two parties, and there are {len(roles)} roles",
+            ),
+            ("train" in self.steps or needed is None, f"the step {needed} needs the step train before it"),
+            ("train" in self.steps, "a job needs the step train; `coterie party align` aligns without one"),
+            (
+                "align" not in self.steps or len(roles) == 2,
+                f"the step align is between two parties, and there are {len(roles)} roles",
+            ),
+        )
+        return next((why for good, why in rules if not good), None)
+
+
+def _unknown(value: BaseModel, what: str) -> str | None:
+    for name in value.model_extra or {}:
+        known = [*type(value).model_fields]
+        near = nearest(name, known)
+        rest = f"did you mean {near}" if near else f"there are {', '.join(known)}"
+        return f"{what} has no field {name[:64]!r}; {rest}"
+    return None
