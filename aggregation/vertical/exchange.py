@@ -22,7 +22,7 @@ Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
-class MessageKind:
+class ExchangeKind:
     """A kind of message.
 
     method, version: whose it is; another version is refused.
@@ -38,10 +38,10 @@ class MessageKind:
 
 
 @dataclass(frozen=True)
-class Place:
+class ExchangePlace:
     """Where a message belongs. at: a number, from 0, of each counter of its kind."""
 
-    kind: MessageKind
+    kind: ExchangeKind
     at: tuple[int, ...]
 
     @property
@@ -66,7 +66,7 @@ class Tell:
     """A message for a partner."""
 
     role: str
-    place: Place
+    place: ExchangePlace
     arrays: ArraysByName = field(default_factory=dict[str, NDArray[Any]])
 
 
@@ -78,7 +78,7 @@ class Hear:
     """
 
     role: str
-    places: tuple[Place, ...]
+    places: tuple[ExchangePlace, ...]
     limit: int
 
 
@@ -86,7 +86,7 @@ class Hear:
 class Heard:
     """A message that has come, of one of the places that were waited for."""
 
-    place: Place
+    place: ExchangePlace
     arrays: ArraysByName
 
 
@@ -94,7 +94,7 @@ Side: TypeAlias = Generator[Tell | Hear, Heard, Result]
 """A program: it yields what it sends and what it waits for, and is sent what has come. What is sent to it after a
 `Tell` is not looked at.
 """
-NOTHING: Final = Heard(Place(MessageKind("", 0, "nothing", {}, ()), ()), {})
+NOTHING: Final = Heard(ExchangePlace(ExchangeKind("", 0, "nothing", {}, ()), ()), {})
 """What a side is sent after a `Tell`."""
 
 
@@ -126,7 +126,7 @@ def read_message_of(data: bytes, hear: Hear, call: int) -> Heard:
     return Heard(place, found)
 
 
-def unusable(role: str, place: Place, what: str) -> NoReturn:
+def unusable(role: str, place: ExchangePlace, what: str) -> NoReturn:
     """Raise InputError (``session_values``) for a message that is not what it must be."""
     raise InputError(
         f"{role} sent {what}, in {place}.",

@@ -13,7 +13,7 @@ from coterie.aggregation.evaluation.evaluation import (
     stability,
 )
 from coterie.aggregation.evaluation.text import evaluation_text
-from coterie.aggregation.vertical.tables import LabelKind
+from coterie.aggregation.vertical.tables import TableLabelKind
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ def fit_report(
     predicted: NDArray[np.float64],
     labels: NDArray[np.float64],
     held_out: NDArray[np.bool_],
-    kind: LabelKind,
+    kind: TableLabelKind,
     *,
     losses: tuple[float, ...] = (),
     held_out_losses: tuple[float, ...] | None = None,

@@ -15,8 +15,10 @@ from coterie.protocol.frames import Frame, as_columns
 
 TableSource: TypeAlias = "str | Path | Mapping[str, Any] | Frame"
 """A file (`coterie.compute.data.sources.table_files.FORMATS`), arrays by name, or a DataFrame."""
-LabelKind = Literal["binary", "number", "count"]
-_LABELS: Final[Mapping[LabelKind, tuple[Callable[[NDArray[np.float64]], NDArray[np.bool_]], str]]] = {
+RowNumbers: TypeAlias = NDArray[np.float64]
+"""A number a row, ``[rows]``."""
+TableLabelKind = Literal["binary", "number", "count"]
+_LABELS: Final[Mapping[TableLabelKind, tuple[Callable[[NDArray[np.float64]], NDArray[np.bool_]], str]]] = {
     "binary": (lambda labels: np.isin(labels, (0.0, 1.0)), "is not 0 or 1"),
     "number": (lambda labels: ~np.isnan(labels), "is missing"),
     "count": (lambda labels: (labels >= 0) & (labels == np.rint(labels)), "is not a whole number from 0"),
@@ -58,7 +60,7 @@ def read_columns(source: TableSource, names: Sequence[str], told: str) -> dict[s
 
 
 def check_labels(
-    labels: NDArray[np.float64], held_out: NDArray[np.bool_], name: str, kind: LabelKind, told: str
+    labels: NDArray[np.float64], held_out: NDArray[np.bool_], name: str, kind: TableLabelKind, told: str
 ) -> None:
     """Refuse labels that are missing, or are not of their kind; and those of the rows that are trained on where they
     are all one number.

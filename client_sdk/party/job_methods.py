@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from coterie.aggregation.vertical.linear.links import LINKS
 from coterie.aggregation.vertical.linear.terms import LinearTerms
 from coterie.aggregation.vertical.report import FitReport
-from coterie.aggregation.vertical.tables import LabelKind
+from coterie.aggregation.vertical.tables import TableLabelKind
 from coterie.aggregation.vertical.trees.losses import LOSSES
 from coterie.aggregation.vertical.trees.terms import TreeTerms
 from coterie.client_sdk.party.linear_learner import LinearLearner
@@ -74,7 +74,7 @@ class MethodHandler:
     learner: the method at work.
     """
 
-    labels: Callable[[SessionJob], LabelKind]
+    labels: Callable[[SessionJob], TableLabelKind]
     complete: bool
     told: Callable[[SessionJob, list[str], str, str], list[Disclosure]]
     unit: str

@@ -23,12 +23,17 @@ from coterie.aggregation.vertical.linear.checkpoints import (
 )
 from coterie.aggregation.vertical.linear.columns import check_complete, check_weights
 from coterie.aggregation.vertical.linear.feature_side import (
-    FeatureSetting,
+    LinearFeatureSetting,
     feature_data,
     open_feature_side,
     step_feature_side,
 )
-from coterie.aggregation.vertical.linear.label_side import LabelSetting, label_data, open_label_side, step_label_side
+from coterie.aggregation.vertical.linear.label_side import (
+    LinearLabelSetting,
+    label_data,
+    open_label_side,
+    step_label_side,
+)
 from coterie.aggregation.vertical.linear.links import LINKS
 from coterie.aggregation.vertical.linear.model import RoleModel, role_model
 from coterie.aggregation.vertical.linear.predicting import predict_feature_side, predict_label_side, shown
@@ -180,7 +185,7 @@ class LinearLearner:
         data = label_data(terms, rows.columns, rows.labels, rows.weights, rows.held_out, seed)
         steps = steps_of(terms, len(data.used))
         with CipherPool(key, processes=self._processes, expected=terms.epochs * len(data.used)) as pool:
-            setting = LabelSetting(terms, data, data.curvature(terms.l2), seed, pool)
+            setting = LinearLabelSetting(terms, data, data.curvature(terms.l2), seed, pool)
             if call.step < _OPENED:
                 now = self._side.run(call, open_label_side(setting))
                 call = self._side.checkpoint(call, {**secret, **coefficient_arrays(now)})
@@ -210,7 +215,7 @@ class LinearLearner:
         data = feature_data(terms, rows.columns, rows.count, opening.used, opening.second)
         steps = steps_of(terms, len(opening.used))
         with CipherPool(opening.key, processes=self._processes) as pool:
-            setting = FeatureSetting(terms, self._role, opening, data, secret["seed"].tobytes(), pool)
+            setting = LinearFeatureSetting(terms, self._role, opening, data, secret["seed"].tobytes(), pool)
             while now.steps < steps:
                 now = self._side.run(call, step_feature_side(setting, now))
                 arrays = {**secret, **opening_arrays(opening), **coefficient_arrays(now)}

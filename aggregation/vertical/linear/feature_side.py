@@ -63,7 +63,7 @@ def feature_data(
 
 
 @dataclass(frozen=True, eq=False)
-class FeatureSetting:
+class LinearFeatureSetting:
     """What a feature owner works with in a training.
 
     seed: 32 bytes that nobody else knows. pool: of the label owner's key.
@@ -95,7 +95,7 @@ def open_feature_side(terms: LinearTerms, columns: int, rows: int) -> Side[Openi
     return Opening(key, used, int(own[0]), float(second[0]))
 
 
-def step_feature_side(setting: FeatureSetting, now: Coefficients) -> Side[Coefficients]:
+def step_feature_side(setting: LinearFeatureSetting, now: Coefficients) -> Side[Coefficients]:
     """Take part in the next step."""
     terms, opening, data, pool = setting.terms, setting.opening, setting.data, setting.pool
     owner, number, link = terms.label_owner, now.steps, LINKS[setting.terms.link]
@@ -134,7 +134,7 @@ def step_feature_side(setting: FeatureSetting, now: Coefficients) -> Side[Coeffi
     return step(terms, data.curvature, now, gradient, setting.role)
 
 
-def _summed(setting: FeatureSetting, now: Coefficients, rows: slice, ciphers: Ciphers) -> Ciphers:
+def _summed(setting: LinearFeatureSetting, now: Coefficients, rows: slice, ciphers: Ciphers) -> Ciphers:
     """The label owner's sums over some rows, of each group of its columns; then this role's. ciphers: by group."""
     link, of_rows = LINKS[setting.terms.link], setting.data.rows[rows]
     left = link.left(of_rows @ now.values)

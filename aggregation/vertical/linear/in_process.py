@@ -15,7 +15,7 @@ from coterie.aggregation.vertical.linear import sums
 from coterie.aggregation.vertical.linear.batches import batches_of, check_batches, steps_of
 from coterie.aggregation.vertical.linear.feature_side import (
     FeatureData,
-    FeatureSetting,
+    LinearFeatureSetting,
     Opening,
     feature_data,
     open_feature_side,
@@ -23,7 +23,7 @@ from coterie.aggregation.vertical.linear.feature_side import (
 )
 from coterie.aggregation.vertical.linear.label_side import (
     LabelData,
-    LabelSetting,
+    LinearLabelSetting,
     label_data,
     open_label_side,
     step_label_side,
@@ -73,14 +73,14 @@ def fit_together(
         expected = steps_of(terms, len(label.used)) * len(label.used)
         pool = stack.enter_context(CipherPool(key, processes=processes, expected=expected))
         theirs = stack.enter_context(CipherPool(key.public, processes=processes))
-        setting = LabelSetting(terms, label, label.curvature(terms.l2), own_seed, pool)
+        setting = LinearLabelSetting(terms, label, label.curvature(terms.l2), own_seed, pool)
         columns, rows = given.columns[other], len(given.labels)
         opened = run_together(
             {owner: open_label_side(setting), other: open_feature_side(terms, len(columns), rows)}, sent
         )
         opening: Opening = opened[other]
         feature = feature_data(terms, columns, rows, opening.used, opening.second)
-        their = FeatureSetting(terms, other, opening, feature, os.urandom(32), theirs)
+        their = LinearFeatureSetting(terms, other, opening, feature, os.urandom(32), theirs)
         states: dict[str, Coefficients] = {owner: opened[owner], other: feature.start()}
         for _ in range(steps_of(terms, len(label.used))):
             states = run_together(

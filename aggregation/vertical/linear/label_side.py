@@ -9,7 +9,7 @@ from coterie.aggregation.vertical.exchange import Hear, Side, Tell, unusable
 from coterie.aggregation.vertical.linear import sums
 from coterie.aggregation.vertical.linear.batches import batches_of, check_batches, largest_batch, parts_of_batch
 from coterie.aggregation.vertical.linear.columns import Standard, standard_of
-from coterie.aggregation.vertical.linear.links import LINKS, Link
+from coterie.aggregation.vertical.linear.links import LINKS, LinearLink
 from coterie.aggregation.vertical.linear.messages import place_of
 from coterie.aggregation.vertical.linear.model import Coefficients, Curvature, curvature_of, start, step
 from coterie.aggregation.vertical.linear.terms import LinearTerms
@@ -32,7 +32,7 @@ class LabelData:
     unit: what labels were moved by and divided by.
     """
 
-    link: Link
+    link: LinearLink
     standard: Standard
     used: NDArray[np.int64]
     rows: NDArray[np.float64]
@@ -90,7 +90,7 @@ def label_data(
 
 
 @dataclass(frozen=True, eq=False)
-class LabelSetting:
+class LinearLabelSetting:
     """What the label owner works with in a training. seed: 32 bytes that nobody else knows. pool: of its key."""
 
     terms: LinearTerms
@@ -100,7 +100,7 @@ class LabelSetting:
     pool: CipherPool
 
 
-def open_label_side(setting: LabelSetting) -> Side[Coefficients]:
+def open_label_side(setting: LinearLabelSetting) -> Side[Coefficients]:
     """Tell the key, the rows and the curvature, and hear how many columns the partner has."""
     partner, data = setting.terms.feature_owner, setting.data
     said = {
@@ -119,7 +119,7 @@ def open_label_side(setting: LabelSetting) -> Side[Coefficients]:
     return data.start()
 
 
-def step_label_side(setting: LabelSetting, now: Coefficients) -> Side[Coefficients]:
+def step_label_side(setting: LinearLabelSetting, now: Coefficients) -> Side[Coefficients]:
     """Take part in the next step."""
     terms, data, pool = setting.terms, setting.data, setting.pool
     partner, owner, number = terms.feature_owner, terms.label_owner, now.steps

@@ -16,22 +16,21 @@ left_k are whole numbers from 0 on, in units of 2**-LEFT_BITS, since they become
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Final, TypeAlias
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.aggregation.vertical.tables import LabelKind
+from coterie.aggregation.vertical.tables import RowNumbers, TableLabelKind
 from coterie.protocol.session_job import LinkName
 
-RowNumbers: TypeAlias = NDArray[np.float64]
 LEFT_BITS: Final = 12
 _LOGISTIC_REACH, _LOGISTIC_TERMS = 5.0, 8
 _LINEAR_REACH, _POISSON_REACH = 16.0, 4.0
 
 
 @dataclass(frozen=True)
-class Link:
+class LinearLink:
     """A link. ``n`` rows, K products.
 
     labels: what labels must be.
@@ -46,7 +45,7 @@ class Link:
     each: labels and scores to the loss of each row.
     """
 
-    labels: LabelKind
+    labels: TableLabelKind
     products: int
     most: int
     left: Callable[[RowNumbers], NDArray[np.int64]]
@@ -103,9 +102,9 @@ def _poisson_right(scores: RowNumbers, labels: RowNumbers) -> NDArray[np.float64
     return np.stack([-labels, np.exp(scores)], axis=1)
 
 
-LINKS: Final[Mapping[LinkName, Link]] = MappingProxyType(
+LINKS: Final[Mapping[LinkName, LinearLink]] = MappingProxyType(
     {
-        "logistic": Link(
+        "logistic": LinearLink(
             "binary",
             _LOGISTIC_TERMS - 1,
             2 << LEFT_BITS,
@@ -117,7 +116,7 @@ LINKS: Final[Mapping[LinkName, Link]] = MappingProxyType(
             _share,
             lambda labels, scores: np.logaddexp(0.0, scores) - labels * scores,
         ),
-        "linear": Link(
+        "linear": LinearLink(
             "number",
             1,
             int(2 * _LINEAR_REACH) << LEFT_BITS,
@@ -129,7 +128,7 @@ LINKS: Final[Mapping[LinkName, Link]] = MappingProxyType(
             lambda scores: scores,
             lambda labels, scores: (labels - scores) ** 2,
         ),
-        "poisson": Link(
+        "poisson": LinearLink(
             "count",
             1,
             int(np.exp(_POISSON_REACH) + 1) << LEFT_BITS,

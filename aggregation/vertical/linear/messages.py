@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Final
 
-from coterie.aggregation.vertical.exchange import MessageKind, Place
+from coterie.aggregation.vertical.exchange import ExchangeKind, ExchangePlace
 from coterie.privacy.he import key_arrays
 
 VERSION: Final = 1
@@ -18,10 +18,10 @@ _ARRAYS: Final[Mapping[str, Mapping[str, tuple[str, int]]]] = {
 }
 """What is in a message of each kind: names, dtypes and how many axes."""
 _KINDS: Final = {
-    name: MessageKind("linear", VERSION, name, arrays, ("step", "part")) for name, arrays in _ARRAYS.items()
+    name: ExchangeKind("linear", VERSION, name, arrays, ("step", "part")) for name, arrays in _ARRAYS.items()
 }
 
 
-def place_of(kind: str, step: int = 0, part: int = 0) -> Place:
+def place_of(kind: str, step: int = 0, part: int = 0) -> ExchangePlace:
     """The place of a message. step, part: from 0, and 0 where a kind has none."""
-    return Place(_KINDS[kind], (step, part))
+    return ExchangePlace(_KINDS[kind], (step, part))

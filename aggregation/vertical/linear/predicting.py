@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.aggregation.vertical.exchange import Hear, Side, Tell, unusable
-from coterie.aggregation.vertical.linear.links import Link
+from coterie.aggregation.vertical.linear.links import LinearLink
 from coterie.aggregation.vertical.linear.messages import place_of
 from coterie.aggregation.vertical.linear.terms import LinearTerms
 
@@ -25,7 +25,7 @@ def predict_feature_side(terms: LinearTerms, scores: NDArray[np.float64]) -> Sid
     yield Tell(terms.label_owner, _PLACE, {"scores": scores})
 
 
-def shown(link: Link, scores: NDArray[np.float64], unit: tuple[float, float]) -> NDArray[np.float64]:
+def shown(link: LinearLink, scores: NDArray[np.float64], unit: tuple[float, float]) -> NDArray[np.float64]:
     """Scores as predictions, in the labels' own unit."""
     middle, scale = unit
     return middle + scale * link.mean(scores)

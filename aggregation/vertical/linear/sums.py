@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.aggregation.vertical.linear.columns import FARTHEST
-from coterie.aggregation.vertical.linear.links import LEFT_BITS, Link
+from coterie.aggregation.vertical.linear.links import LEFT_BITS, LinearLink
 from coterie.errors import ArgumentValueError, InputError
 from coterie.privacy.he.keys import PaillierPublicKey
 from coterie.privacy.he.packing import SlotPacking, packing_for
@@ -53,7 +53,7 @@ class SlotLayout:
         return [slice(at, min(at + size, self.columns)) for at in range(0, self.columns, size)]
 
 
-def layout_for(key: PaillierPublicKey, link: Link, rows: int, columns: int) -> SlotLayout:
+def layout_for(key: PaillierPublicKey, link: LinearLink, rows: int, columns: int) -> SlotLayout:
     """The layout that both roles know.
 
     rows: of the largest batch. columns: of the label owner, with the intercept.

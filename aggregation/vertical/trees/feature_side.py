@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.aggregation.vertical.exchange import Hear, Heard, Place, Side, Tell, unusable
+from coterie.aggregation.vertical.exchange import ExchangePlace, Hear, Heard, Side, Tell, unusable
 from coterie.aggregation.vertical.trees import level as levels
 from coterie.aggregation.vertical.trees.binning import BinnedColumns
 from coterie.aggregation.vertical.trees.forest import OwnSplits
@@ -127,7 +127,7 @@ def _sums(
     nodes: Sequence[NodeRows],
     position: NDArray[np.int64],
     ciphers: Ciphers,
-    place: Place,
+    place: ExchangePlace,
 ) -> Tell:
     """The sums of the nodes that are built at a level, packed, and blinded so that they tell the sums alone."""
     counted = [rows[position[rows] >= 0] for rows in nodes]

@@ -3,15 +3,11 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
-from coterie.aggregation.vertical.tables import LabelKind
+from coterie.aggregation.vertical.tables import RowNumbers, TableLabelKind
 from coterie.protocol.session_job import TreeLossName
-
-RowNumbers: TypeAlias = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -29,7 +25,7 @@ class TreeLoss:
     slopes: Callable[[RowNumbers, RowNumbers], tuple[RowNumbers, RowNumbers]]
     each: Callable[[RowNumbers, RowNumbers], RowNumbers]
     shown: Callable[[RowNumbers], RowNumbers]
-    labels: LabelKind
+    labels: TableLabelKind
 
 
 def _share(margins: RowNumbers) -> RowNumbers:

@@ -6,7 +6,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.aggregation.vertical.exchange import MessageKind, Place, unusable
+from coterie.aggregation.vertical.exchange import ExchangeKind, ExchangePlace, unusable
 from coterie.privacy.he import key_arrays
 
 VERSION: Final = 1
@@ -25,13 +25,13 @@ _ARRAYS: Final[Mapping[str, Mapping[str, tuple[str, int]]]] = {
 }
 """What is in a message of each kind: names, dtypes and how many axes."""
 _KINDS: Final = {
-    name: MessageKind("trees", VERSION, name, arrays, ("tree", "level")) for name, arrays in _ARRAYS.items()
+    name: ExchangeKind("trees", VERSION, name, arrays, ("tree", "level")) for name, arrays in _ARRAYS.items()
 }
 
 
-def place_of(kind: str, tree: int = 0, level: int = 0) -> Place:
+def place_of(kind: str, tree: int = 0, level: int = 0) -> ExchangePlace:
     """The place of a message. tree, level: from 0, and 0 where a kind has none."""
-    return Place(_KINDS[kind], (tree, level))
+    return ExchangePlace(_KINDS[kind], (tree, level))
 
 
 def to_bits(sides: NDArray[np.bool_]) -> NDArray[np.uint8]:
@@ -39,7 +39,7 @@ def to_bits(sides: NDArray[np.bool_]) -> NDArray[np.uint8]:
     return np.packbits(sides)
 
 
-def from_bits(bits: NDArray[Any], count: int, role: str, place: Place) -> NDArray[np.bool_]:
+def from_bits(bits: NDArray[Any], count: int, role: str, place: ExchangePlace) -> NDArray[np.bool_]:
     """``count`` rows of `to_bits`. Raises InputError (``session_values``) for another number of bytes."""
     if len(bits) != -(-count // 8):
         unusable(role, place, f"{len(bits)} bytes of sides for {count} rows")

@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from coterie.aggregation.vertical.linear.feature_side import FeatureSetting, feature_data
-from coterie.aggregation.vertical.linear.label_side import LabelSetting, label_data
+from coterie.aggregation.vertical.linear.feature_side import LinearFeatureSetting, feature_data
+from coterie.aggregation.vertical.linear.label_side import LinearLabelSetting, label_data
 from coterie.aggregation.vertical.linear.terms import LinearTerms
 from coterie.privacy.he.batches import CipherPool
 from coterie.privacy.he.keys import PaillierPrivateKey
@@ -42,13 +42,13 @@ def tables_of(link: LinkName, rows: int, seed: int = 0) -> dict[str, dict[str, A
 
 def settings_of(
     terms: LinearTerms, tables: Mapping[str, Mapping[str, Any]], key: PaillierPrivateKey, opening: Any = None
-) -> tuple[LabelSetting, FeatureSetting | None]:
+) -> tuple[LinearLabelSetting, LinearFeatureSetting | None]:
     """What both sides work with; the feature owner's only after an opening."""
     own = {name: tables["bank"][name] for name in COLUMNS["bank"]}
     labels = tables["bank"]["label"]
     data = label_data(terms, own, labels, np.empty(0), np.zeros(len(labels), np.bool_), SEED)
-    label = LabelSetting(terms, data, data.curvature(terms.l2), SEED, CipherPool(key))
+    label = LinearLabelSetting(terms, data, data.curvature(terms.l2), SEED, CipherPool(key))
     if opening is None:
         return label, None
     theirs = feature_data(terms, dict(tables["bureau"]), len(labels), opening.used, opening.second)
-    return label, FeatureSetting(terms, "bureau", opening, theirs, SEED, CipherPool(key.public))
+    return label, LinearFeatureSetting(terms, "bureau", opening, theirs, SEED, CipherPool(key.public))

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from coterie.aggregation.vertical.exchange import Side, Tell
 from coterie.aggregation.vertical.linear import sums
-from coterie.aggregation.vertical.linear.feature_side import FeatureSetting, open_feature_side, step_feature_side
-from coterie.aggregation.vertical.linear.label_side import LabelSetting, open_label_side, step_label_side
+from coterie.aggregation.vertical.linear.feature_side import LinearFeatureSetting, open_feature_side, step_feature_side
+from coterie.aggregation.vertical.linear.label_side import LinearLabelSetting, open_label_side, step_label_side
 from coterie.aggregation.vertical.linear.links import LINKS
 from coterie.aggregation.vertical.linear.terms import ROWS_PER_COLUMN
 from coterie.aggregation.vertical.together import run_together
@@ -24,7 +24,7 @@ ROWS = 40
 TERMS = terms_of()
 
 
-def opened(tables: Any) -> tuple[LabelSetting, FeatureSetting, Any]:
+def opened(tables: Any) -> tuple[LinearLabelSetting, LinearFeatureSetting, Any]:
     """Both sides before the first step."""
     label, _ = settings_of(TERMS, tables, small_key(2048))
     found = run_together({"bank": open_label_side(label), "bureau": open_feature_side(TERMS, 3, ROWS)}, {})
