@@ -96,12 +96,12 @@ def test_a_role_without_columns_says_how_many_rows_a_prediction_has(coordinator:
             with pytest.raises(CoterieError, match=says) as refused:
                 here.predict(rows)
             assert refused.value.reason == "argument_type"
-        with pytest.raises(CoterieError, match="given 50"):
-            here.train(50)  # pyright: ignore[reportArgumentType]
+        with pytest.raises(CoterieError, match=f"given {split_role.ROWS}"):
+            here.train(split_role.ROWS)  # pyright: ignore[reportArgumentType]
         found = both(lambda: here.predict(49), lambda: there.predict(scan))
         assert [error.reason for error in found] == ["session_step"] * 2
-        predicted, _ = both(lambda: here.predict(50), lambda: there.predict(scan))
-        assert predicted.shape == (50, 2)
+        predicted, _ = both(lambda: here.predict(split_role.ROWS), lambda: there.predict(scan))
+        assert predicted.shape == (split_role.ROWS, 2)
 
 
 def test_fewer_bytes_are_sent_and_no_more_than_are_told(coordinator: Coordinator, tmp_path: Path) -> None:

@@ -78,4 +78,4 @@ def test_roles_that_are_killed_end_with_the_bits_of_those_that_are_not(
     pins = {report.party: fingerprint(report.identity) for report in reports}
     assert audit_reports(reports, pins) == ReportAudit((), ())
     assert all(step.is_done and step.step != MESSAGES_STEP for report in reports for step in report.steps)
-    assert [epoch["examples"] for epoch in calm[0]["epochs"]] == [split_role.ROWS] * 3
+    assert [epoch["examples"] for epoch in calm[0]["epochs"]] == [split_role.ROWS] * split_role.EPOCHS
