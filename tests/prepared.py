@@ -4,8 +4,8 @@ To start `coterie` costs one to two seconds of processor time, nearly all of it 
 scripts that run parts of it, hundreds of times. A program that is started here is a process of its own all the same:
 its arguments, folder, environment, streams and signals are its own. Elsewhere than on Linux a new Python is started.
 
-A coordinator gets `worker_program` for its worker process: a small script that has a fork made, lends it its streams,
-and ends with it.
+A coordinator gets `worker_program` for its worker process, and so does a simulation for those of its engine: a small
+script that has a fork made, lends it its streams, and ends with it.
 """
 
 import atexit
@@ -30,10 +30,12 @@ from importlib import import_module
 from pathlib import Path
 from typing import IO, Any, Final
 
+SIMULATION: Final = "coterie.simulation.engines.worker"
 IMPORTED: Final = (
     *("coterie.cli.main", "coterie.server.serve", "coterie.simulation", "coterie.client_sdk.device.agent"),
     *("coterie.server.worker.rounds", "coterie.server.worker.secure", "coterie.server.worker.delta"),
     *("coterie.compute.nn", "coterie.compute.runtime.session", "tests.held_clock", "tests.lock_order"),
+    SIMULATION,
 )
 """The command line, and what commands and the tests' own programs import when they need it."""
 COTERIE: Final = "coterie.cli.main"
@@ -101,14 +103,14 @@ def start(
     )
 
 
-def worker_program() -> tuple[str, ...]:
-    """What starts a coordinator's worker process, without the second that its imports take."""
+def worker_program(module: str = WORKER) -> tuple[str, ...]:
+    """What starts a worker process, a coordinator's unless told otherwise, without the second that its imports take."""
     if sys.platform != "linux":
-        return (sys.executable, "-m", WORKER)
+        return (sys.executable, "-m", module)
     if DOOR not in os.environ:
         _prepared()
     # Without site and the environment's variables of Python: it only passes on its streams.
-    return (sys.executable, "-I", "-S", str(LAUNCHER), WORKER)
+    return (sys.executable, "-I", "-S", str(LAUNCHER), module)
 
 
 class Fork:
@@ -298,6 +300,8 @@ def become(order: Mapping[str, Any], streams: Streams) -> None:
     os.chdir(order["cwd"])
     os.environ.clear()
     os.environ.update(order["env"])
+    places = order["env"].get("PYTHONPATH", "").split(os.pathsep)
+    sys.path[:0] = [place for place in places if place and place not in sys.path]
     sys.argv[1:] = order["words"]
     code = 1
     try:

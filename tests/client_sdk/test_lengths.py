@@ -216,6 +216,9 @@ def test_a_model_of_one_length_is_refused_by_name() -> None:
     assert caught.value.reason == "length_unwritable"
 
 
+LONGER = Feature(name="x", dtype="int32", shape=(12,), low=0, high=WORDS - 1)
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -227,7 +230,7 @@ def test_a_model_of_one_length_is_refused_by_name() -> None:
         ({"lengths": {"x": (2.5,)}}, r"ascend in 1\.\.7"),
         ({"lengths": {"x": 3}}, r"a tuple of whole numbers"),
         ({"lengths": {"y": (3,)}}, "the label has no positions"),
-        ({"lengths": {"x": tuple(range(1, 10))}}, "at most 8"),
+        ({"schema": replace(SCHEMA, features=(LONGER,)), "lengths": {"x": tuple(range(1, 10))}}, "at most 8"),
         ({"variants": ("cpu",)}, "leave lengths out"),
         ({"steps_per_call": 2}, "leave lengths out"),
         ({"privacy": ExampleLevel(clip=1.0, delta=1e-5, noise_multiplier=1.0, rows=ROWS)}, "leave lengths out"),

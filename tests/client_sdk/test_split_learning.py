@@ -136,7 +136,8 @@ def test_what_partners_see_is_what_the_plan_says(coordinator: Coordinator, tmp_p
         for sender, role in ((pair.owner, "feature"), (pair.feature, "owner")):
             store = sender._client._store  # pyright: ignore[reportPrivateUsage]
             # Two about the call itself, then one a batch.
-            assert store.next_outgoing(sender.membership.session, STAGE, role) == 2 + split_role.STEPS * split_role.EPOCHS
+            sent = store.next_outgoing(sender.membership.session, STAGE, role)
+            assert sent == 2 + split_role.STEPS * split_role.EPOCHS
     told = {(d.sender, d.step): d.numbers for d in plan.manifest.disclosures()}
     assert told[("feature", "train")] == told[("owner", "train")] == 2
 
@@ -161,7 +162,12 @@ def test_calls_that_do_not_fit_are_refused_and_may_be_made_right(
                 "data_missing",
                 "missing",
             ),
-            "task": (lambda: here.train(owner), lambda: there.train(feature), "session_step", f"evaluate on {split_role.ROWS} rows"),
+            "task": (
+                lambda: here.train(owner),
+                lambda: there.train(feature),
+                "session_step",
+                f"evaluate on {split_role.ROWS} rows",
+            ),
         }
         one, other, code, says = calls[case]
         if case == "task":
