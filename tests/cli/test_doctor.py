@@ -56,14 +56,14 @@ def test_every_provider_is_a_row_with_trust_coverage_and_the_time_of_a_step(insi
     assert refused.code == BAD_INPUT and "error[plan_external]" in refused.err
 
 
-def test_a_devices_memory_is_read_and_brought_up_to_date(inside: Coterie, tmp_path: Path) -> None:
+def test_a_devices_memory_is_read_and_brought_up_to_date(coterie: Coterie, tmp_path: Path) -> None:
     store = DeviceStore(tmp_path / "device")
     lost = failure(provider_named(CPU), "the device is lost")
     elsewhere = Verdict(Identity("Other", "1", "d", "r"), trusted=False, reason="differs in 'add'")
     for verdict in (lost, elsewhere):
         store.verdicts.record(verdict)
     store.close()
-    done = inside("doctor", "--json", "--store", "device")
+    done = coterie("doctor", "--json", "--store", "device")
     (row,) = [event for event in done.events if event["event"] == "provider"]
     assert row["trusted"] and row["before"] == "quarantined: the device is lost"
     store = DeviceStore(tmp_path / "device")
@@ -71,10 +71,10 @@ def test_a_devices_memory_is_read_and_brought_up_to_date(inside: Coterie, tmp_pa
         lost.identity: Verdict(lost.identity, trusted=True),
         elsewhere.identity: elsewhere,
     }
-    busy = inside("doctor", "--store", "device")
+    busy = coterie("doctor", "--store", "device")
     assert "error[store_in_use]" in busy.err
     store.close()
-    absent = inside("doctor", "--store", "nowhere")
+    absent = coterie("doctor", "--store", "nowhere")
     assert absent.code == BAD_INPUT and "error[store_absent]" in absent.err
 
 

@@ -11,7 +11,7 @@ from coterie.errors import CoterieError
 from coterie.server.serve import Started, serve
 from coterie.server.settings import Settings
 from coterie.server.worker import workers
-from tests.prepared import worker_program
+from tests.prepared import WORKER
 
 
 def ready(started: Started) -> None:
@@ -24,8 +24,8 @@ def main() -> None:
     is a child of this one; the others are limits of the system by their names, as `resource` has them.
     """
     settings, limits = json.loads(sys.argv[1]), json.loads(sys.argv[2])
-    if not limits.pop("own_worker"):
-        workers.PROGRAM = worker_program()
+    if limits.pop("own_worker"):
+        workers.PROGRAM = (sys.executable, "-m", WORKER)
     for name, most in limits.items():
         resource.setrlimit(getattr(resource, name), (most, resource.getrlimit(getattr(resource, name))[1]))
     try:
