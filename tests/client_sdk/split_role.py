@@ -25,7 +25,7 @@ from coterie.protocol.schema import DataSchema, Feature, Label
 from tests.client_sdk.role_session import joined
 from tests.patience import patience
 
-ROWS, EPOCHS, STEPS = 36, 2, 5
+ROWS, EPOCHS, STEPS = 22, 3, 3
 """Of the network below: its rows, and how many steps each of its epochs has."""
 REPORT = "party.report"
 

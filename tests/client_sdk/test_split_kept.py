@@ -67,7 +67,8 @@ def test_calls_that_changed_no_weights_lock_nobody_out_of_another_session(
             np.testing.assert_array_equal(here.predict(unlabelled), predicted)
             there.skip_done()
             # This training has changed weights, so it goes on in its own session alone.
-            break_off(monkeypatch, "keep", lambda progress: progress.call is not None and progress.call.step == 7)
+            last = 2 * split_role.STEPS
+            break_off(monkeypatch, "keep", lambda progress: progress.call is not None and progress.call.step == last)
             assert reasons(both(lambda: here.train(owner), lambda: there.train(feature))) == [
                 "killed",
                 "partner_silent",
