@@ -110,7 +110,7 @@ def test_fewer_bytes_are_sent_and_no_more_than_are_told(coordinator: Coordinator
         split = network(CutPolicy(compression=form))
         wide = replace(split.features[0], model=nn.Linear(3, 64))
         top = replace(split.labels, top=nn.Sequential(nn.Tanh(), nn.Linear(64, 2)))
-        plan = compile_split(replace(split, features=(wide,), labels=top, epochs=1, batch_size=32))
+        plan = compile_split(replace(split, features=(wide,), labels=top, epochs=1, batch_size=16))
         with paired(coordinator, tmp_path / form) as pair, pair.learners(plan) as (here, there):
             sent = _counted(pair.feature)
             both(
