@@ -307,7 +307,7 @@ def become(order: Mapping[str, Any], streams: Streams) -> None:
     os.environ.update(order["env"])
     # What a program starts, if it is a coordinator. A worker, which came in by the door, starts nothing.
     if "door" in order:
-        import_module("coterie.server.worker.workers").PROGRAM = _launched(order["door"], WORKER)
+        vars(import_module("coterie.server.worker.workers"))["PROGRAM"] = _launched(order["door"], WORKER)
     places = order["env"].get("PYTHONPATH", "").split(os.pathsep)
     sys.path[:0] = [place for place in places if place and place not in sys.path]
     sys.argv[1:] = order["words"]

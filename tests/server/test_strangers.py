@@ -34,7 +34,7 @@ def serving(
     with errors.open("wb") as file:
         os.dup2(file.fileno(), 2)
         try:
-            limits = {} if open_files is None else {"RLIMIT_NOFILE": open_files}
+            limits: dict[str, Any] = {} if open_files is None else {"RLIMIT_NOFILE": open_files}
             entered = process({"folder": str(prepare(folder)), "log_level": "info", **settings}, **limits)
             _, (url, token) = entered.__enter__()
         finally:
