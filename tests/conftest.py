@@ -36,6 +36,14 @@ def data_dir() -> Path:
     return path
 
 
+@pytest.fixture
+def by_renyi(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Privacy is counted by Rényi divergences, as without dp-accounting, in milliseconds instead of seconds: for tests
+    of something else than how near a cost is to the least.
+    """
+    monkeypatch.setattr("coterie.privacy.dp.loss_distribution.available", lambda: False)
+
+
 def _data_is_required() -> bool:
     return os.environ.get("COTERIE_REQUIRE_DATA") == "1"
 

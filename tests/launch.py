@@ -1,4 +1,4 @@
-"""``launch MODULE WORDS``: the module as a fork of the process behind `tests.prepared`, on this process's own streams.
+"""``launch DOOR MODULE WORDS``: the module as a fork of the process behind `tests.prepared`, on this process's streams.
 
 It ends as the fork ends, and the fork with it.
 """
@@ -10,8 +10,8 @@ import socket
 import sys
 
 with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as door:
-    door.connect(os.environ["COTERIE_TESTS_FORKS"])
-    order = {"module": sys.argv[1], "words": sys.argv[2:], "cwd": os.getcwd(), "env": dict(os.environ)}
+    door.connect(sys.argv[1])
+    order = {"module": sys.argv[2], "words": sys.argv[3:], "cwd": os.getcwd(), "env": dict(os.environ)}
     socket.send_fds(door, [json.dumps(order).encode()], [0, 1, 2])
     os.closerange(0, 3)
     door.recv(16)

@@ -4,8 +4,8 @@ To start `coterie` costs one to two seconds of processor time, nearly all of it 
 scripts that run parts of it, hundreds of times. A program that is started here is a process of its own all the same:
 its arguments, folder, environment, streams and signals are its own. Elsewhere than on Linux a new Python is started.
 
-A coordinator gets `worker_program` for its worker process: a small script that has a fork made, lends it its streams,
-and ends with it.
+Worker processes are forks too, of coordinators that are started here, and of those and of simulations in a test's own
+process that get `worker_program`: a small script that has a fork made, lends it its streams, and ends with it.
 """
 
 import atexit
@@ -30,10 +30,12 @@ from importlib import import_module
 from pathlib import Path
 from typing import IO, Any, Final
 
+SIMULATION: Final = "coterie.simulation.engines.worker"
 IMPORTED: Final = (
     *("coterie.cli.main", "coterie.server.serve", "coterie.simulation", "coterie.client_sdk.device.agent"),
     *("coterie.server.worker.rounds", "coterie.server.worker.secure", "coterie.server.worker.delta"),
     *("coterie.compute.nn", "coterie.compute.runtime.session", "tests.held_clock", "tests.lock_order"),
+    SIMULATION,
 )
 """The command line, and what commands and the tests' own programs import when they need it."""
 COTERIE: Final = "coterie.cli.main"
@@ -101,14 +103,18 @@ def start(
     )
 
 
-def worker_program() -> tuple[str, ...]:
-    """What starts a coordinator's worker process, without the second that its imports take."""
+def worker_program(module: str = WORKER) -> tuple[str, ...]:
+    """What starts a worker process, a coordinator's unless told otherwise, without the second that its imports take."""
     if sys.platform != "linux":
-        return (sys.executable, "-m", WORKER)
+        return (sys.executable, "-m", module)
     if DOOR not in os.environ:
         _prepared()
+    return _launched(os.environ[DOOR], module)
+
+
+def _launched(door: str, module: str) -> tuple[str, ...]:
     # Without site and the environment's variables of Python: it only passes on its streams.
-    return (sys.executable, "-I", "-S", str(LAUNCHER), WORKER)
+    return (sys.executable, "-I", "-S", str(LAUNCHER), door, module)
 
 
 class Fork:
@@ -203,7 +209,8 @@ class Prepared:
                 err_end = os.dup(2)
         ended, ended_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         run = {"module": program} if isinstance(program, str) else {"script": str(program)}
-        order = json.dumps({**run, "words": list(words), "cwd": os.fspath(cwd), "env": dict(env)}).encode()
+        told = {"words": list(words), "cwd": os.fspath(cwd), "env": dict(env), "door": self.door}
+        order = json.dumps({**run, **told}).encode()
         with ended_end:
             socket.send_fds(self._socket, [order], [out_end, err_end, ended_end.fileno()])
         os.close(out_end)
@@ -298,6 +305,11 @@ def become(order: Mapping[str, Any], streams: Streams) -> None:
     os.chdir(order["cwd"])
     os.environ.clear()
     os.environ.update(order["env"])
+    # What a program starts, if it is a coordinator. A worker, which came in by the door, starts nothing.
+    if "door" in order:
+        vars(import_module("coterie.server.worker.workers"))["PROGRAM"] = _launched(order["door"], WORKER)
+    places = order["env"].get("PYTHONPATH", "").split(os.pathsep)
+    sys.path[:0] = [place for place in places if place and place not in sys.path]
     sys.argv[1:] = order["words"]
     code = 1
     try:

@@ -5,15 +5,12 @@ file ``disorder`` beside its folder.
 """
 
 import json
-import os
 import sys
 from pathlib import Path
 
 from coterie.server.serve import Started, serve
 from coterie.server.settings import Settings
-from coterie.server.worker import workers
 from tests.lock_order import told_to
-from tests.prepared import DOOR, worker_program
 
 WAITS = {"port": 0, "retry_floor_s": 0.02, "retry_idle_s": 0.02, "log_level": "error"}
 
@@ -26,8 +23,6 @@ def ready(started: Started) -> None:
 
 def main() -> None:
     """Serve until a signal ends it."""
-    if DOOR in os.environ:
-        workers.PROGRAM = worker_program()
     folder, settings = Path(sys.argv[1]), {**WAITS, **json.loads(sys.argv[2])}
     with told_to(folder.parent / "disorder"):
         serve(Settings.model_validate({"folder": folder, **settings}), ready)

@@ -1,7 +1,7 @@
 """Drop the nodes on which no output depends. Inputs stay: they are the signature."""
 
 from coterie.compute.ir import Graph, Node
-from coterie.compute.verify import verify
+from coterie.compute.verify import verify_pass
 
 
 def remove_dead_code(graph: Graph) -> Graph:
@@ -14,4 +14,4 @@ def remove_dead_code(graph: Graph) -> Graph:
             needed.update(node.inputs)
     if len(kept) == len(graph.nodes):
         return graph
-    return verify(Graph(graph.inputs, tuple(reversed(kept)), graph.outputs))
+    return verify_pass(graph, Graph(graph.inputs, tuple(reversed(kept)), graph.outputs))

@@ -8,7 +8,7 @@ import numpy as np
 
 from coterie.compute.ir import Graph, NDArray, Node, Value, constant_node
 from coterie.compute.table import PLAIN, PRIMITIVES
-from coterie.compute.verify import verify
+from coterie.compute.verify import verify_pass
 from coterie.errors import InternalError
 
 Rule: TypeAlias = "Callable[[Node, View], Value | None]"
@@ -86,4 +86,4 @@ def rewrite(graph: Graph, rule: Rule) -> Graph:
     if not changed:
         return graph
     outputs = {name: view.mapping.get(value, value) for name, value in graph.outputs.items()}
-    return verify(Graph(graph.inputs, tuple(view.nodes), outputs))
+    return verify_pass(graph, Graph(graph.inputs, tuple(view.nodes), outputs))

@@ -5,7 +5,7 @@ from typing import Any
 
 from coterie.compute.ir import Graph, Node, Value
 from coterie.compute.table import PRIMITIVES
-from coterie.compute.verify import verify
+from coterie.compute.verify import verify, verify_pass
 
 _HELD = {name: row.facts.holds for name, row in PRIMITIVES.items() if row.facts.holds is not None}
 _CALLS = frozenset(name for name, held in _HELD.items() if held.kind == "call")
@@ -50,7 +50,7 @@ def drop_unread_results(graph: Graph) -> Graph:
     nodes = [_with_results(node, read) if node.primitive in _CHOICES_AND_LOOPS else node for node in graph.nodes]
     if all(new is old for new, old in zip(nodes, graph.nodes, strict=True)):
         return graph
-    return verify(Graph(graph.inputs, tuple(nodes), graph.outputs))
+    return verify_pass(graph, Graph(graph.inputs, tuple(nodes), graph.outputs))
 
 
 def _with_results(node: Node, read: set[Value]) -> Node:
@@ -84,6 +84,6 @@ def inside(run: Callable[[Graph], Graph]) -> Callable[[Graph], Graph]:
             nodes.append(node if unchanged else Node(node.primitive, node.inputs, node.outputs, after, node.source))
         if all(new is old for new, old in zip(nodes, graph.nodes, strict=True)):
             return graph
-        return verify(Graph(graph.inputs, tuple(nodes), graph.outputs))
+        return verify_pass(graph, Graph(graph.inputs, tuple(nodes), graph.outputs))
 
     return descend

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import reduce
+from functools import lru_cache, reduce
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +29,12 @@ def epsilon_of(events: Sequence[PrivacyEvent], delta: float) -> float:
     (``privacy_event_invalid``) for an event whose distribution is not known, such as `Concentrated`.
     """
     pld = _library()
+    return _epsilon_of(pld, tuple(events), delta)
+
+
+@lru_cache(maxsize=256)
+def _epsilon_of(pld: Any, events: tuple[PrivacyEvent, ...], delta: float) -> float:
+    """Kept, because a run asks again at its promise, at every round and for its report."""
     distributions = [_composed(pld, event) for event in events]
     return float(reduce(lambda left, right: left.compose(right), distributions).get_epsilon_for_delta(delta))
 

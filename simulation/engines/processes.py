@@ -37,6 +37,9 @@ from coterie.simulation.work import ClientEvaluation, Trained, Workplace
 
 Result = TypeVar("Result")
 
+PROGRAM = (sys.executable, "-m", "coterie.simulation.engines.worker")
+"""What a worker process runs; its folder and its trainer's name follow."""
+
 _ATTEMPTS = 2
 _PATIENCE_S = 10.0
 
@@ -219,10 +222,9 @@ class _Worker:
     def start(folder: Path, trainer: str) -> "_Worker":
         """A fresh interpreter that finds the modules which this one finds."""
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(entry or os.getcwd() for entry in sys.path)}
-        command = [sys.executable, "-m", "coterie.simulation.engines.worker", str(folder), trainer]
         # A session of its own: Ctrl-C is for the process that asked, which ends its workers in order.
         process = subprocess.Popen(
-            command,
+            [*PROGRAM, str(folder), trainer],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=environment,

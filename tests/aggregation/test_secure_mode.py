@@ -53,6 +53,7 @@ def test_shared_noise_makes_consistent_the_default(name: str, asked: Any) -> Non
     assert claim is not None and claim.trusts == "cohort"
 
 
+@pytest.mark.usefixtures("by_renyi")
 @pytest.mark.parametrize("asked", [None, True, SecureAggregation()], ids=str)
 @pytest.mark.parametrize("name", OTHERS)
 def test_other_experiments_keep_semi_honest(name: str, asked: Any) -> None:
@@ -62,6 +63,7 @@ def test_other_experiments_keep_semi_honest(name: str, asked: Any) -> None:
     assert claim is None or claim.trusts == TRUSTED.get(name, "coordinator")
 
 
+@pytest.mark.usefixtures("by_renyi")
 @pytest.mark.parametrize("mode", ["semi_honest", "consistent"])
 @pytest.mark.parametrize("name", [*SHARED, *OTHERS])
 def test_a_mode_that_is_asked_for_is_kept_and_the_claim_says_whom_it_trusts(name: str, mode: Any) -> None:

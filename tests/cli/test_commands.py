@@ -76,23 +76,23 @@ COMMANDS = (
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_explains_itself_and_offers_json(coterie: Coterie, command: str) -> None:
-    done = coterie(*command.split(), "--help")
+def test_every_command_explains_itself_and_offers_json(inside: Coterie, command: str) -> None:
+    done = inside(*command.split(), "--help")
     assert done.code == 0
     assert "--json" in done.out
     assert done.err == ""
 
 
-def test_help_lists_every_command(coterie: Coterie) -> None:
-    done = coterie("--help")
+def test_help_lists_every_command(inside: Coterie) -> None:
+    done = inside("--help")
     assert done.code == 0
     for command in COMMANDS:
         assert f"\n  {command.split()[0]} " in done.out
-    assert coterie().out == done.out
+    assert inside().out == done.out
 
 
-def test_an_unknown_command_names_the_nearest(coterie: Coterie) -> None:
-    done = coterie("simlate")
+def test_an_unknown_command_names_the_nearest(inside: Coterie) -> None:
+    done = inside("simlate")
     assert done.code == USAGE
     assert "error[usage]" in done.err
     assert "simulate" in done.err
@@ -113,15 +113,15 @@ def test_an_unknown_command_names_the_nearest(coterie: Coterie) -> None:
         ("server", "--log-level", "loud"),
     ],
 )
-def test_a_wrong_command_line_is_a_usage_error(coterie: Coterie, words: tuple[str, ...]) -> None:
-    done = coterie(*words)
+def test_a_wrong_command_line_is_a_usage_error(inside: Coterie, words: tuple[str, ...]) -> None:
+    done = inside(*words)
     assert done.code == USAGE
     assert done.err.startswith("error[usage]: ")
     assert "Value error" not in done.err
 
 
-def test_an_error_is_one_json_line_and_one_text(coterie: Coterie, tmp_path: Path) -> None:
-    done = coterie("simulate", "absent.py", "--json")
+def test_an_error_is_one_json_line_and_one_text(inside: Coterie, tmp_path: Path) -> None:
+    done = inside("simulate", "absent.py", "--json")
     assert done.code == BAD_INPUT
     (line,) = done.events
     assert line["event"] == "error"
@@ -131,11 +131,11 @@ def test_an_error_is_one_json_line_and_one_text(coterie: Coterie, tmp_path: Path
     assert line["doc"] == "docs/errors.md#experiment-file"
 
 
-def test_a_place_that_cannot_hold_the_model_is_refused_before_training(coterie: Coterie, tmp_path: Path) -> None:
-    assert coterie("new", "project").code == 0
+def test_a_place_that_cannot_hold_the_model_is_refused_before_training(inside: Coterie, tmp_path: Path) -> None:
+    assert inside("new", "project").code == 0
     (tmp_path / "project/file").touch()
     for out in ("data", "file/infer.onnx", "/proc/nowhere/infer.onnx"):
-        done = coterie("simulate", "experiment.py", "--out", out, cwd=tmp_path / "project")
+        done = inside("simulate", "experiment.py", "--out", out, cwd=tmp_path / "project")
         assert done.code == BAD_INPUT, out
         if not out.startswith("/proc"):
             assert "error[file_unusable]" in done.err
@@ -144,17 +144,17 @@ def test_a_place_that_cannot_hold_the_model_is_refused_before_training(coterie: 
 
 
 @pytest.mark.parametrize("holds", ["schema", "3", "'data/site-1.csv'"])
-def test_clients_that_are_no_sequence_are_the_files_fault(holds: str, coterie: Coterie, tmp_path: Path) -> None:
-    assert coterie("new", "project").code == 0
+def test_clients_that_are_no_sequence_are_the_files_fault(holds: str, inside: Coterie, tmp_path: Path) -> None:
+    assert inside("new", "project").code == 0
     with (tmp_path / "project/experiment.py").open("a") as file:
         file.write(f"\nmine = {holds}\n")
-    done = coterie("simulate", "experiment.py", "--clients", "mine", "--json", cwd=tmp_path / "project")
+    done = inside("simulate", "experiment.py", "--clients", "mine", "--json", cwd=tmp_path / "project")
     assert (done.code, done.events[-1]["code"]) == (BAD_INPUT, "experiment_file")
 
 
-def test_settings_of_an_edge_aggregator_need_a_coordinator_above(coterie: Coterie) -> None:
+def test_settings_of_an_edge_aggregator_need_a_coordinator_above(inside: Coterie) -> None:
     """Without it they would be passed over, and a coordinator of its own started."""
-    done = coterie("server", "--port", "0", "--upstream-token", "x", "--json")
+    done = inside("server", "--port", "0", "--upstream-token", "x", "--json")
     assert done.code == USAGE and "--upstream" in done.events[-1]["message"]
 
 
@@ -197,16 +197,16 @@ def test_a_client_without_work_says_why_and_not_each_time_that_it_asks(capsys: p
     assert "--trainer MODULE:OBJECT" in next(line for line in said if "has none" in line)
 
 
-def test_without_a_token_the_researchers_commands_say_where_it_lies(coterie: Coterie) -> None:
+def test_without_a_token_the_researchers_commands_say_where_it_lies(inside: Coterie) -> None:
     for words in (("list",), ("watch", "x"), ("stop", "x"), ("models", "list", "x"), ("models", "download", "x")):
-        done = coterie(*words)
+        done = inside(*words)
         assert done.code == BAD_INPUT, words
         assert "error[token_missing]" in done.err, words
 
 
-def test_an_absent_coordinator_is_a_remote_failure(coterie: Coterie) -> None:
+def test_an_absent_coordinator_is_a_remote_failure(inside: Coterie) -> None:
     # Port 9 (discard) is privileged and unused here, so nothing of ours can listen on it.
-    done = coterie("list", "--url", "http://127.0.0.1:9", "--token", "coterie_admin_x_y")
+    done = inside("list", "--url", "http://127.0.0.1:9", "--token", "coterie_admin_x_y")
     assert done.code == REMOTE
     assert "error[unreachable]" in done.err
 
@@ -240,7 +240,7 @@ def test_the_documented_exit_codes_are_the_codes() -> None:
     assert documented == {OK, FAILED, USAGE, REMOTE, BAD_INPUT, BUG, CANNOT_TELL, 130}
 
 
-def test_the_documented_commands_are_the_commands(coterie: Coterie) -> None:
+def test_the_documented_commands_are_the_commands() -> None:
     page = (Path(__file__).resolve().parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
     for command in COMMANDS:
         assert f"`coterie {command}" in page
@@ -260,9 +260,9 @@ def test_doctor_checks_this_machine(coterie: Coterie) -> None:
     assert shown.count("\n") > len(checks) and "every node" in shown and "trusted" in shown
 
 
-def test_doctor_fails_where_nothing_can_be_written(coterie: Coterie, tmp_path: Path) -> None:
+def test_doctor_fails_where_nothing_can_be_written(inside: Coterie, tmp_path: Path) -> None:
     (tmp_path / ".coterie").write_text("a file where the folder should be", encoding="utf-8")
-    done = coterie("doctor", "--json")
+    done = inside("doctor", "--json")
     assert done.code == FAILED
     assert done.events[-1]["failed"] == ["write access"]
 
@@ -279,8 +279,8 @@ def test_json_is_json_whatever_it_holds() -> None:
 
 
 @pytest.mark.parametrize("name", ["../site", "a/b", "", ".", "server", "keys", "C:\\site"])
-def test_a_clients_name_reaches_no_folder_but_its_own(coterie: Coterie, tmp_path: Path, name: str) -> None:
-    done = coterie("client", "http://127.0.0.1:9", "--token", "t", "--data", "rows.csv", "--name", name)
+def test_a_clients_name_reaches_no_folder_but_its_own(inside: Coterie, tmp_path: Path, name: str) -> None:
+    done = inside("client", "http://127.0.0.1:9", "--token", "t", "--data", "rows.csv", "--name", name)
     assert done.code == USAGE
     assert "error[usage]: --name" in done.err and "--store" in done.err
     assert not list(tmp_path.rglob("device.db"))

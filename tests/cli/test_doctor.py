@@ -44,15 +44,15 @@ own = Experiment(name="own", model=ExternalModel({"w": (4, 3)}), **told)
 """
 
 
-def test_every_provider_is_a_row_with_trust_coverage_and_the_time_of_a_step(coterie: Coterie, tmp_path: Path) -> None:
+def test_every_provider_is_a_row_with_trust_coverage_and_the_time_of_a_step(inside: Coterie, tmp_path: Path) -> None:
     (tmp_path / "dense.py").write_text(EXPERIMENT, encoding="utf-8")
-    done = coterie("doctor", "--json", "--experiment", "dense.py")
+    done = inside("doctor", "--json", "--experiment", "dense.py")
     assert done.code == 0, done.err
     (row,) = [event for event in done.events if event["event"] == "provider"]
     assert row["provider"] == CPU and row["trusted"] and row["before"] == "" and row["step_ms"] > 0
     assert set(row["recipes"].values()) == {"agrees"} and "step of attention" in row["recipes"]
     assert row["coverage"] == dict.fromkeys(("begin", "train", "finish", "eval", "infer"), "every node")
-    refused = coterie("doctor", "--experiment", "dense.py:own")
+    refused = inside("doctor", "--experiment", "dense.py:own")
     assert refused.code == BAD_INPUT and "error[plan_external]" in refused.err
 
 
@@ -141,9 +141,9 @@ def test_packages_that_are_broken_or_end_their_process_are_rows_and_hide_no_othe
         assert check["ok"] is None and said in check["detail"] and "the process that registered it" in check["detail"]
 
 
-def test_every_line_of_the_tables_fits_a_terminal_of_80_columns(coterie: Coterie, tmp_path: Path) -> None:
+def test_every_line_of_the_tables_fits_a_terminal_of_80_columns(inside: Coterie, tmp_path: Path) -> None:
     (tmp_path / "dense.py").write_text(EXPERIMENT, encoding="utf-8")
-    shown = coterie("doctor", "--experiment", "dense.py", COLUMNS="80").out
+    shown = inside("doctor", "--experiment", "dense.py", COLUMNS="80").out
     assert all(len(line) <= 80 for line in shown.splitlines())
     for graph in ("begin", "train", "finish", "eval", "infer"):
         assert any(line.split() == [graph, "every", "node"] for line in shown.splitlines())

@@ -157,9 +157,9 @@ def test_from_submit_to_model(coterie: Coterie, place: Place, environment: dict[
     assert no_weights["message"].startswith("experiment.py holds no weights: ")
 
 
-def test_a_name_of_several_running_experiments_stops_none_of_them(coterie: Coterie, place: Place) -> None:
+def test_a_name_of_several_running_experiments_stops_none_of_them(inside: Coterie, place: Place) -> None:
     def run(*words: str) -> Any:
-        return coterie(*words, cwd=place.folder, **place.settings)
+        return inside(*words, cwd=place.folder, **place.settings)
 
     (first,) = run("submit", "experiment.py", "--json").events
     identifier = first["experiment"]
@@ -191,14 +191,14 @@ def test_a_second_coordinator_is_refused(coterie: Coterie, place: Place) -> None
     assert "error[folder_in_use]" in locked.err
 
 
-def test_a_public_address_needs_tls(coterie: Coterie) -> None:
-    done = coterie("server", "--host", "0.0.0.0", "--port", "0")
+def test_a_public_address_needs_tls(inside: Coterie) -> None:
+    done = inside("server", "--host", "0.0.0.0", "--port", "0")
     assert done.code == BAD_INPUT
     assert "error[tls_required]" in done.err
 
 
-def test_a_wrong_token_is_refused(coterie: Coterie, place: Place) -> None:
-    done = coterie("list", "--token", "coterie_admin_x_y", cwd=place.folder, **place.settings)
+def test_a_wrong_token_is_refused(inside: Coterie, place: Place) -> None:
+    done = inside("list", "--token", "coterie_admin_x_y", cwd=place.folder, **place.settings)
     assert done.code == REMOTE
     assert "error[unauthenticated]" in done.err
 

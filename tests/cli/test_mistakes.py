@@ -26,6 +26,7 @@ from tests.ports import steady_port
 from tests.prepared import Done, start
 
 ROOT = Path(__file__).resolve().parents[2]
+LIMITED = Path(__file__).with_name("limited.py")
 TOKEN = re.compile(r"--token (\S+)")
 FOREIGN = """
 from dataclasses import replace
@@ -348,17 +349,10 @@ def test_a_full_disk_is_told_by_server_client_and_simulation(place: Place) -> No
         ("client", place.url, "--token", place.token, "--data", "data/site-1.csv", "--name", "full"),
         ("simulate", changed(place, "full.py", ('name="machines"', 'name="full"'))),
     ):
-        done = subprocess.run(
-            ["bash", "-c", 'ulimit -f 4; exec "$@"', "bash", *PROGRAM, *words],
-            cwd=place.folder,
-            env=place.environment,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=patience(60),
-        )
-        said = outcome(f"a full disk, {words[0]}", done)
-        assert done.returncode != 0 and "error[storage_" in said and "  fix:  Free space on that disk" in said
+        limited = start(words, program=LIMITED, cwd=place.folder, env=place.environment)
+        out, err = limited.communicate(timeout=patience(60))
+        said = heard(f"a full disk, {words[0]}", limited.wait(), out + err)
+        assert limited.returncode != 0 and "error[storage_" in said and "  fix:  Free space on that disk" in said
 
 
 def test_an_extra_that_is_missing_is_named_with_the_line_that_installs_it(place: Place) -> None:

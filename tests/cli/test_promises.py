@@ -97,6 +97,7 @@ PRIVATE: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }
 
 
+@pytest.mark.usefixtures("by_renyi")
 @pytest.mark.parametrize("unit", sorted(PRIVATE))
 def test_training_that_noise_drowns_is_said_before_it_begins(unit: str, capsys: pytest.CaptureFixture[str]) -> None:
     for settings, drowned in zip(PRIVATE[unit], (True, False), strict=True):

@@ -26,48 +26,48 @@ def folder(tmp_path: Path) -> Path:
     return write_run(tmp_path / ".coterie" / "simulations" / "digits", "digits", History(tuple(rounds), "completed"))
 
 
-def test_a_simulation_is_drawn_by_its_name_its_folder_and_its_lines(coterie: Any, folder: Path) -> None:
+def test_a_simulation_is_drawn_by_its_name_its_folder_and_its_lines(inside: Any, folder: Path) -> None:
     for run in ("digits", str(folder), str(folder / "rounds.jsonl")):
-        (told,) = coterie("report", run, "--json").events
+        (told,) = inside("report", run, "--json").events
         assert told["event"] == "report" and told["committed"] == 3 and told["accuracy"] == 0.5
         assert "</svg>" in (folder / "report.svg").read_text()
         (folder / "report.svg").unlink()
 
 
-def test_a_name_that_an_experiment_may_have_too_is_said_to_be_the_simulations(coterie: Any, folder: Path) -> None:
+def test_a_name_that_an_experiment_may_have_too_is_said_to_be_the_simulations(inside: Any, folder: Path) -> None:
     said = "The run is the simulation in .coterie/simulations/digits"
-    assert coterie("report", "digits").out.startswith(said)
+    assert inside("report", "digits").out.startswith(said)
     for run in (".coterie/simulations/digits", str(folder), str(folder / "rounds.jsonl")):
-        assert said not in coterie("report", run).out
+        assert said not in inside("report", run).out
 
 
-def test_the_ending_says_what_to_write(coterie: Any, folder: Path, tmp_path: Path) -> None:
-    assert coterie("report", "digits", "--out", "table.csv").code == 0
+def test_the_ending_says_what_to_write(inside: Any, folder: Path, tmp_path: Path) -> None:
+    assert inside("report", "digits", "--out", "table.csv").code == 0
     assert (tmp_path / "table.csv").read_text() == (folder / "rounds.csv").read_text()
-    refused = coterie("report", "digits", "--out", "table.docx", "--json")
+    refused = inside("report", "digits", "--out", "table.docx", "--json")
     assert refused.code == BAD_INPUT and refused.events[-1]["code"] == "report_format"
 
 
-def test_a_picture_with_matplotlib(coterie: Any, folder: Path, tmp_path: Path) -> None:
+def test_a_picture_with_matplotlib(inside: Any, folder: Path, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="the extra `plot` draws other formats than SVG")
-    assert coterie("report", "digits", "--out", "deep/picture.png").code == 0
+    assert inside("report", "digits", "--out", "deep/picture.png").code == 0
     assert (tmp_path / "deep" / "picture.png").read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize("run", ["some/where", "absent", "data"])
-def test_a_run_that_is_not_there_is_named(run: str, coterie: Any, folder: Path, tmp_path: Path) -> None:
+def test_a_run_that_is_not_there_is_named(run: str, inside: Any, folder: Path, tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
-    done = coterie("report", run, "--json")
+    done = inside("report", run, "--json")
     assert done.code == BAD_INPUT and done.events[-1]["code"] == "run_unreadable"
     assert run != "absent" or "digits" in done.events[-1]["message"]
 
 
 def test_a_simulation_is_found_by_its_experiments_name_and_beside_a_folder_of_that_name(
-    coterie: Any, folder: Path, tmp_path: Path
+    inside: Any, folder: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "digits").mkdir()
     for name in ("digits", "Digits"):
-        assert coterie("report", name, "--json").events[-1]["path"] == ".coterie/simulations/digits/report.svg"
+        assert inside("report", name, "--json").events[-1]["path"] == ".coterie/simulations/digits/report.svg"
 
 
 @pytest.mark.parametrize("name", ["../../evil", "/tmp/evil", "..", "été/été", "実験", "Bright or dark"])
@@ -99,28 +99,28 @@ def test_an_experiment_without_a_round_is_not_drawn(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("out", ["run.svg", "run.png"])
-def test_a_run_that_measured_nothing_is_no_picture_but_a_table(coterie: Any, out: str, tmp_path: Path) -> None:
+def test_a_run_that_measured_nothing_is_no_picture_but_a_table(inside: Any, out: str, tmp_path: Path) -> None:
     write_run(tmp_path / "run", "run", History((RoundRecord(round=1, state="abandoned", cause="deadline"),)))
-    refused = coterie("report", "run", "--out", out, "--json")
+    refused = inside("report", "run", "--out", out, "--json")
     assert refused.code == BAD_INPUT and refused.events[-1]["code"] == "run_unreadable"
     assert not (tmp_path / out).exists()
-    assert coterie("report", "run", "--out", "run.csv").code == 0
+    assert inside("report", "run", "--out", "run.csv").code == 0
     assert "deadline" in (tmp_path / "run.csv").read_text()
 
 
-def test_characters_that_no_font_has_are_said_in_a_sentence(coterie: Any, tmp_path: Path) -> None:
+def test_characters_that_no_font_has_are_said_in_a_sentence(inside: Any, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="the extra `plot` draws other formats than SVG")
     record = RoundRecord(round=1, state="committed", metrics={"loss": 1.0})
     for name, lacks in (("\U0001f40c", True), ("é", False)):
         write_run(tmp_path / "run", name, History((record,)))
-        drawn = coterie("report", "run", "--out", "run.png")
+        drawn = inside("report", "run", "--out", "run.png")
         assert drawn.code == 0 and ("not in matplotlib's font" in drawn.out) == lacks
 
 
-def test_several_runs_are_compared_in_common_panels_and_one_table(coterie: Any, folder: Path, tmp_path: Path) -> None:
+def test_several_runs_are_compared_in_common_panels_and_one_table(inside: Any, folder: Path, tmp_path: Path) -> None:
     rounds = [RoundRecord(round=1, state="committed", accepted=5, metrics={"loss": 0.1}, bytes_up=2000)]
     write_run(tmp_path / "other", "other", History(tuple(rounds), "completed"))
-    done = coterie("report", "digits", "other", "--json")
+    done = inside("report", "digits", "other", "--json")
     first, second = done.events
     assert (first["name"], first["committed"], first["accuracy"]) == ("digits", 3, 0.5)
     assert (second["name"], second["committed"], second["bytes_up"]) == ("other", 1, 2000)
@@ -131,12 +131,12 @@ def test_several_runs_are_compared_in_common_panels_and_one_table(coterie: Any, 
         name: set(re.findall(rf'stroke="(#\w+)"[^\n]*\n<text [^>]*>{name}<', picture)) for name in ("digits", "other")
     }
     assert len(colour["digits"]) == len(colour["other"]) == 1 and colour["digits"] != colour["other"]
-    shown = coterie("report", "digits", "other", "--out", "both.csv").out
+    shown = inside("report", "digits", "other", "--out", "both.csv").out
     assert "3/3" in shown and "1/1" in shown
     head, *lines = (tmp_path / "both.csv").read_text().splitlines()
     assert head.startswith("run,round,") and [line.partition(",")[0] for line in lines] == ["digits"] * 3 + ["other"]
 
 
-def test_an_absent_run_among_several_is_named(coterie: Any, folder: Path) -> None:
-    done = coterie("report", "digits", "some/where", "--json")
+def test_an_absent_run_among_several_is_named(inside: Any, folder: Path) -> None:
+    done = inside("report", "digits", "some/where", "--json")
     assert done.code == BAD_INPUT and "some/where" in done.err

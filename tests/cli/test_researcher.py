@@ -12,17 +12,17 @@ from coterie.cli.failures import REMOTE
 __all__ = ["place"]
 
 
-@pytest.mark.timeout(900)  # some twenty commands, each a program that starts
+@pytest.mark.timeout(900)
 def test_a_researchers_token_is_enough_once_an_operator_has_made_room(
-    coterie: Coterie, place: Place, environment: dict[str, str], tmp_path: Path
+    inside: Coterie, place: Place, environment: dict[str, str], tmp_path: Path
 ) -> None:
     def administrator(*words: str) -> list[dict[str, Any]]:
-        done = coterie(*words, "--json", cwd=place.folder, **place.settings)
+        done = inside(*words, "--json", cwd=place.folder, **place.settings)
         assert done.code == 0, done.err
         return done.events
 
     def told_by(token: str, *words: str, code: int = 0) -> list[dict[str, Any]]:
-        done = coterie(*words, "--json", cwd=place.folder, **place.settings, COTERIE_TOKEN=token)
+        done = inside(*words, "--json", cwd=place.folder, **place.settings, COTERIE_TOKEN=token)
         assert done.code == code, (done.err, done.out)
         return done.events
 

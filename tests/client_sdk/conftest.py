@@ -10,6 +10,15 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from sdk_kit import Coordinator, coordinator_process
 
+from coterie.simulation.engines import processes
+from tests.prepared import SIMULATION, worker_program
+
+
+@pytest.fixture(autouse=True)
+def prepared_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Worker processes of simulations are forks of one that has imported what they need."""
+    monkeypatch.setattr(processes, "PROGRAM", worker_program(SIMULATION))
+
 
 @pytest.fixture(scope="module")
 def coordinator(tmp_path_factory: pytest.TempPathFactory) -> Generator[Coordinator, None, None]:

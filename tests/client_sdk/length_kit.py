@@ -1,13 +1,14 @@
 """An experiment with a few lengths, its rows, and which steps its trainings take."""
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from coterie.aggregation.compiling.compile import compile_plan
+from coterie.aggregation.compiling.compile import CompiledPlan, compile_plan
 from coterie.aggregation.experiment import Experiment
 from coterie.client_sdk.device.trainers.base import LocalResult, LocalTask, LocalWork
 from coterie.client_sdk.device.trainers.plan import PlanTrainer
@@ -22,8 +23,8 @@ from coterie.compute.runtime.bound_step import BoundStep
 from coterie.protocol.rounds import RoundPolicy
 from coterie.protocol.schema import DataSchema, Feature, Label
 
-WORDS, LONGEST, ROWS, BATCH = 11, 12, 44, 4
-LENGTHS = {"x": (3, 6)}
+WORDS, LONGEST, ROWS, BATCH = 11, 8, 44, 4
+LENGTHS = {"x": (2, 4)}
 SCHEMA = DataSchema(
     (Feature(name="x", dtype="int32", shape=(LONGEST,), low=0, high=WORDS - 1),), Label(name="y", low=0, high=1)
 )
@@ -52,7 +53,7 @@ class Read(nn.Module):
         return self.head(part(params, "head"), mean, mode)
 
 
-def rows(seed: int = 3, count: int = ROWS, lengths: Sequence[int] = (2, 3, 5, 12)) -> dict[str, NDArray[Any]]:
+def rows(seed: int = 3, count: int = ROWS, lengths: Sequence[int] = (1, 2, 4, 8)) -> dict[str, NDArray[Any]]:
     """Rows of these lengths, whose batches are of several lengths; the label says whether the first word is large."""
     rng = np.random.default_rng(seed)
     x = rng.integers(1, WORDS, (count, LONGEST)).astype(np.int32)
@@ -77,8 +78,22 @@ def asked(**changes: Any) -> Experiment:
     return Experiment(**usual | changes)
 
 
-def trained(wanted: Experiment, trainer: PlanTrainer | None = None, *, data: Any = None, seed: int = 7) -> LocalResult:
-    compiled = compile_plan(wanted)
+@cache
+def usual() -> CompiledPlan:
+    """The plan of `asked()`, compiled once: its layer is unrolled for every length."""
+    return compile_plan(asked())
+
+
+@cache
+def whole() -> CompiledPlan:
+    """That of the same without lengths."""
+    return compile_plan(asked(lengths={}))
+
+
+def trained(
+    wanted: Experiment | CompiledPlan, trainer: PlanTrainer | None = None, *, data: Any = None, seed: int = 7
+) -> LocalResult:
+    compiled = compile_plan(wanted) if isinstance(wanted, Experiment) else wanted
     task = LocalTask(experiment="lengths", round=1, seed=seed)
     work = LocalWork(plan=compiled.plan, task=task, weights=compiled.initial, rows=data or rows())
     return (trainer or PlanTrainer()).train(work)

@@ -16,6 +16,7 @@ from typing import Any, cast
 import httpx
 import numpy as np
 import onnxruntime  # pyright: ignore[reportMissingTypeStubs]
+import pytest
 from numpy.typing import NDArray
 
 from coterie.aggregation.experiment import Experiment
@@ -39,10 +40,11 @@ from coterie.protocol.signing import SigningKey
 from coterie.server.app import create_app
 from coterie.server.faults import VARIABLE
 from coterie.server.settings import Settings
+from coterie.server.worker import workers
 from tests.empty_database import prepare
 from tests.lock_order import check_told, in_order
 from tests.patience import patience
-from tests.prepared import Errors, Program, start
+from tests.prepared import Errors, Program, start, worker_program
 
 Arrays = dict[str, NDArray[Any]]
 Events = list[dict[str, Any]]
@@ -143,11 +145,17 @@ async def lab(folder: Path, wrap: Callable[[Any], Any] = lambda app: app) -> Asy
     wrap: puts something between the transport and the application.
     """
     settings = Settings(
-        folder=prepare(folder / "server"), retry_floor_s=0.02, retry_idle_s=0.02, heartbeat_s=0.2, log_level="error"
+        folder=prepare(folder / "server"),
+        retry_floor_s=0.02,
+        retry_idle_s=0.02,
+        heartbeat_s=0.2,
+        log_level="error",
+        prestart=False,
     )
     app = create_app(settings)
     async with AsyncExitStack() as stack:
         stack.enter_context(in_order())
+        stack.enter_context(pytest.MonkeyPatch.context()).setattr(workers, "PROGRAM", worker_program())
         await stack.enter_async_context(app.router.lifespan_context(app))
         transport = httpx.ASGITransport(wrap(app))
         admin = (settings.folder / "admin.token").read_text().strip()

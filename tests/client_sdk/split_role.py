@@ -25,7 +25,8 @@ from coterie.protocol.schema import DataSchema, Feature, Label
 from tests.client_sdk.role_session import joined
 from tests.patience import patience
 
-ROWS = 50
+ROWS, EPOCHS, STEPS = 22, 3, 3
+"""Of the network below: its rows, and how many steps each of its epochs has."""
 REPORT = "party.report"
 
 
@@ -45,7 +46,7 @@ class Fixed(nn.Module):
 
 
 def network() -> SplitNetwork:
-    """Two roles; 7 steps an epoch."""
+    """Two roles."""
     return SplitNetwork(
         name="fixed",
         features=(FeatureRole(role="feature", features=(Feature(name="scan", shape=(3,)),), model=Fixed(3, 2, 0.3)),),
@@ -58,7 +59,7 @@ def network() -> SplitNetwork:
         loss=losses.softmax_cross_entropy,
         optimizer=optim.adam(0.05),
         batch_size=8,
-        epochs=3,
+        epochs=EPOCHS,
     )
 
 

@@ -11,6 +11,7 @@ import pytest
 from sdk_kit import RESEARCHER, Coordinator, clean_environment, example, infer, save_rows
 
 from coterie.client_sdk import Control
+from coterie.compute.mindspore import set_seed
 from coterie.compute.optim import cosine
 from tests.patience import patience
 
@@ -24,12 +25,14 @@ def test_the_lenet_script_trains_on_a_device_of_a_coordinator(
     script = example("mindspore_lenet")
     file = script.load(str(data_dir))
     train, test = script.rows(file, "train", 400), script.rows(file, "test", 200)
-    # At the script's own rate the last of so few steps may undo much; a rate that falls ends near 0.8 in every order.
+    set_seed(0)
+    # At the script's own rate the last of so few steps may undo much, and in fewer steps some orders of the rows do not
+    # get going. Of 200 orders, each from first weights of its own, none ended below 0.82.
     wanted = replace(
         script.experiment(test, rounds=1, cohort=1),
-        epochs=8,
-        max_steps=160,
-        schedules={"lr": cosine(0.05, length=160)},
+        epochs=12,
+        max_steps=240,
+        schedules={"lr": cosine(0.05, length=240)},
         infer_batch=200,
     )
     with Control(coordinator.url, token=coordinator.token) as control:

@@ -24,6 +24,8 @@ from length_kit import (
     assert_close,
     rows,
     trained,
+    usual,
+    whole,
     widths_of_steps,
 )
 from numpy.typing import NDArray
@@ -75,7 +77,7 @@ def test_e23_short_steps_make_the_update_of_the_full_length(layer: str, widths: 
     # Adam would divide by the gradient of the keys' bias, which is zero but for rounding.
     changes = {"model": LAYERS[layer](), "optimizer": sgd(0.3)}
     found, short = trained(asked(**changes)), sorted(set(widths))
-    assert short == [3, 6, LONGEST]
+    assert short == [2, 4, LONGEST]
     expected = trained(asked(**changes, lengths={}))
     assert (found.steps, found.weight) == (expected.steps, expected.weight) == (22, ROWS)
     assert_close(found.sections, expected.sections)
@@ -85,19 +87,19 @@ def test_each_step_is_as_long_as_its_longest_row_and_their_order_stays(widths: l
     data = rows()
     trained(asked(batch_size=1, epochs=1), data=data)
     compiling, needed = len(widths) - ROWS, (data["x"] != 0).sum(axis=1)
-    assert sorted(widths[compiling:]) == sorted(3 if n <= 3 else 6 if n <= 6 else LONGEST for n in needed)
+    assert sorted(widths[compiling:]) == sorted(2 if n <= 2 else 4 if n <= 4 else LONGEST for n in needed)
 
 
 def test_a_second_training_begins_anew() -> None:
-    trainer, wanted = PlanTrainer(), asked()
-    first, other, again = (trained(wanted, trainer, seed=seed) for seed in (7, 8, 7))
+    trainer = PlanTrainer()
+    first, other, again = (trained(usual(), trainer, seed=seed) for seed in (7, 8, 7))
     assert not np.array_equal(first.sections["delta"], other.sections["delta"])
     assert np.array_equal(first.sections["delta"], again.sections["delta"])
 
 
 def test_a_loop_of_one_plan_does_not_serve_another_of_other_lengths(widths: list[int]) -> None:
     trainer = PlanTrainer()
-    trained(asked(), trainer)
+    trained(usual(), trainer)
     del widths[:]
     trained(asked(lengths={"x": (5,)}), trainer)
     assert set(widths[-22:]) == {5, LONGEST}
@@ -108,9 +110,9 @@ def test_labels_over_positions_are_cut_too(widths: list[int]) -> None:
     data = rows()
     data["y"] = np.where(data["x"] == 0, -1, (data["x"] + 1) % WORDS).astype(np.int32)
     loss = partial(softmax_cross_entropy, ignore=-1)
-    wanted = asked(model=gru(WORDS, 6), schema=schema, loss=loss, lengths={"x": (3, 6), "y": (3, 6)})
+    wanted = asked(model=gru(WORDS, 6), schema=schema, loss=loss, lengths={"x": (2, 4), "y": (2, 4)})
     found = trained(wanted, data=data)
-    assert set(widths) == {3, 6, LONGEST}
+    assert set(widths) == {2, 4, LONGEST}
     assert_close(found.sections, trained(replace(wanted, lengths={}), data=data).sections)
 
 
@@ -122,7 +124,7 @@ def test_a_row_ends_at_its_last_position_that_is_not_filled() -> None:
 
 def test_a_model_that_learns_from_filled_positions_is_refused_by_name() -> None:
     with pytest.raises(
-        ExperimentError, match=r"'lengths' learns from positions that only fill a row.*'x': 3"
+        ExperimentError, match=r"'lengths' learns from positions that only fill a row.*'x': 2"
     ) as caught:
         compile_plan(asked(model=Read(nn.GRU(8, 8), masked=False)))
     assert caught.value.reason == "length_matters"
@@ -199,18 +201,22 @@ OPTIMIZERS = {"sgd, small": sgd(1e-5), "sgd, large": sgd(0.3), "adam, large": ad
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("layer", LAYERS)
 def test_a_model_that_passes_by_filled_positions_is_never_refused(layer: str, optimizer: str) -> None:
-    precisions: tuple[dict[str, Any], ...] = ({}, {"precision": "float16"}, {"precision": "bfloat16"})
+    # What drops out has the recurrent layer in it.
+    precisions = ("float32",) if layer == "recurrent" else ("float32", "float16", "bfloat16")
     for precision in precisions:
-        made = compile_plan(asked(model=LAYERS[layer](), optimizer=OPTIMIZERS[optimizer], **precision))
+        made = compile_plan(asked(model=LAYERS[layer](), optimizer=OPTIMIZERS[optimizer], precision=precision))
         lengths = [each.lengths for each in made.plan.manifest.stage("train").lengths]
         assert lengths == [{"x": length} for length in LENGTHS["x"]]
 
 
 def test_a_model_of_one_length_is_refused_by_name() -> None:
     model = nn.Sequential(nn.Embedding(WORDS, 2), nn.Flatten(), nn.Linear(2 * LONGEST, 2))
-    with pytest.raises(ExperimentError, match="no step at the lengths .*3") as caught:
+    with pytest.raises(ExperimentError, match="no step at the lengths .*2") as caught:
         compile_plan(asked(model=model))
     assert caught.value.reason == "length_unwritable"
+
+
+LONGER = Feature(name="x", dtype="int32", shape=(12,), low=0, high=WORDS - 1)
 
 
 @pytest.mark.parametrize(
@@ -218,13 +224,13 @@ def test_a_model_of_one_length_is_refused_by_name() -> None:
     [
         ({"lengths": (3, 6)}, "a mapping of names to lengths"),
         ({"lengths": {"z": (3,)}}, "names 'z'"),
-        ({"lengths": {"x": (6, 3)}}, r"ascend in 1\.\.11"),
-        ({"lengths": {"x": (3, LONGEST)}}, r"ascend in 1\.\.11"),
-        ({"lengths": {"x": ()}}, r"ascend in 1\.\.11"),
-        ({"lengths": {"x": (2.5,)}}, r"ascend in 1\.\.11"),
+        ({"lengths": {"x": (6, 3)}}, r"ascend in 1\.\.7"),
+        ({"lengths": {"x": (3, LONGEST)}}, r"ascend in 1\.\.7"),
+        ({"lengths": {"x": ()}}, r"ascend in 1\.\.7"),
+        ({"lengths": {"x": (2.5,)}}, r"ascend in 1\.\.7"),
         ({"lengths": {"x": 3}}, r"a tuple of whole numbers"),
         ({"lengths": {"y": (3,)}}, "the label has no positions"),
-        ({"lengths": {"x": tuple(range(1, 10))}}, "at most 8"),
+        ({"schema": replace(SCHEMA, features=(LONGER,)), "lengths": {"x": tuple(range(1, 10))}}, "at most 8"),
         ({"variants": ("cpu",)}, "leave lengths out"),
         ({"steps_per_call": 2}, "leave lengths out"),
         ({"privacy": ExampleLevel(clip=1.0, delta=1e-5, noise_multiplier=1.0, rows=ROWS)}, "leave lengths out"),
@@ -249,23 +255,23 @@ def test_features_that_have_no_sequence_are_refused_by_name(feature: Feature, wo
         asked(schema=replace(SCHEMA, features=(feature,)), lengths={"x": (1,)})
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def compiled() -> CompiledPlan:
-    return compile_plan(asked())
+    return usual()
 
 
 def test_a_plan_without_lengths_says_nothing_of_them(compiled: CompiledPlan) -> None:
-    bare = compile_plan(asked(lengths={})).plan
+    bare = whole().plan
     assert b"lengths" not in bare.manifest.data.replace(b'"name":"lengths"', b"")
     stage = compiled.plan.manifest.stage("train")
-    assert [dict(each.lengths) for each in stage.lengths] == [{"x": 3}, {"x": 6}]
+    assert [dict(each.lengths) for each in stage.lengths] == [{"x": 2}, {"x": 4}]
     assert compiled.plan.graphs.keys() == {*bare.graphs, "train.length1", "train.length2"}
     assert compiled.plan.graphs["train"] == bare.graphs["train"]
 
 
 def test_a_policy_counts_what_each_length_is_fed(compiled: CompiledPlan) -> None:
     """State and constants are there once; a row is its positions, its label and its weight."""
-    bare = compile_plan(asked(lengths={})).plan
+    bare = whole().plan
     assert memory_needed(compiled.plan) - memory_needed(bare) == 2 * 4 * BATCH * (LONGEST + 1 + 1)
 
 
@@ -290,7 +296,7 @@ def test_state_is_copied_once_a_training_whatever_its_lengths(
         task = LocalTask(experiment="lengths", round=number, seed=number)
         del widths[:]
         trainer.train(LocalWork(plan=compiled.plan, task=task, weights=compiled.initial, rows=rows()))
-        assert set(widths) == {3, 6, LONGEST} and sum(map(ne, widths, widths[1:])) > 3
+        assert set(widths) == {2, 4, LONGEST} and sum(map(ne, widths, widths[1:])) > 3
         kept = {tensor.name for tensor in stage.inputs if tensor.source not in FED}
         assert {name: copied[name] for name in kept} == dict.fromkeys(kept, number)
         assert copied["batch/x"] == number * 22
@@ -301,10 +307,10 @@ def test_a_door_holds_each_file_against_its_length(compiled: CompiledPlan) -> No
     stage = compiled.plan.manifest.stage("train")
     first, second = stage.lengths
     for lengths, code in (
-        ((replace(first, lengths={"x": 4}), second), "plan_interface"),
+        ((replace(first, lengths={"x": 3}), second), "plan_interface"),
         ((second, first), "plan_stages"),
         ((first, replace(second, lengths={"x": LONGEST})), "plan_stages"),
-        ((first, replace(second, lengths={"z": 6})), "plan_stages"),
+        ((first, replace(second, lengths={"z": 4})), "plan_stages"),
     ):
         with pytest.raises(PlanRefused) as caught:
             refused(compiled, lengths)
@@ -316,8 +322,8 @@ def test_a_device_does_without_the_file_of_a_length(compiled: CompiledPlan, widt
     plan = replace(compiled.plan, graphs=graphs)
     task = LocalTask(experiment="lengths", round=1, seed=7)
     found = PlanTrainer().train(LocalWork(plan=plan, task=task, weights=compiled.initial, rows=rows()))
-    assert set(widths) == {6, LONGEST}
-    assert_close(found.sections, trained(asked(lengths={})).sections)
+    assert set(widths) == {4, LONGEST}
+    assert_close(found.sections, trained(whole()).sections)
 
 
 def refused(compiled: CompiledPlan, lengths: tuple[StageLength, ...]) -> None:
@@ -339,31 +345,34 @@ def test_engines_agree_and_a_resumed_run_goes_on(tmp_path: Path) -> None:
     clients = [rows(1), rows(2)]
 
     def of(rounds: int) -> Experiment:
-        return asked(rounds=RoundPolicy(rounds=rounds, cohort=2, evaluate_every=0), evaluation=rows(9))
+        policy = RoundPolicy(rounds=rounds, cohort=2, evaluate_every=0)
+        # Attention is compiled in a fifth of the time of a recurrent layer, and this compiles six times.
+        model = LAYERS["attention"]()
+        return asked(model=model, optimizer=sgd(0.3), rounds=policy, evaluation=rows(9))
 
-    whole = simulate_full(of(4), clients)
+    expected = simulate_full(of(4), clients)
     apart = simulate_full(of(4), clients, engine="processes")
     lanes = simulate_full(of(4), clients, engine="batched")
     simulate_full(of(2), clients, folder=tmp_path)
     resumed = simulate_full(of(4), clients, folder=tmp_path, resume=True)
-    for tensor, value in whole.weights.items():
+    for tensor, value in expected.weights.items():
         assert np.array_equal(resumed.weights[tensor], value) and np.array_equal(apart.weights[tensor], value)
-    assert_close(lanes.weights, whole.weights)
+    assert_close(lanes.weights, expected.weights)
     bare = simulate_full(replace(of(4), lengths={}), clients)
-    assert_close(whole.weights, bare.weights)
-    assert dict(whole.history.rounds[-1].training) == pytest.approx(dict(bare.history.rounds[-1].training), rel=1e-4)
+    assert_close(expected.weights, bare.weights)
+    assert dict(expected.history.rounds[-1].training) == pytest.approx(dict(bare.history.rounds[-1].training), rel=1e-4)
 
 
 def test_devices_and_a_simulation_take_the_same_steps(
     coordinator: Coordinator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, widths: list[int]
 ) -> None:
     """The simulation, which comes last, steps at the full length: only devices can have taken shorter steps."""
-    whole = as_simulated.simulate_full
+    simulate = as_simulated.simulate_full
     by_devices: list[int] = []
 
     def of_full_length(wanted: Experiment, *clients: Any) -> Any:
         by_devices.extend(widths[compiling:])
-        return whole(replace(wanted, lengths={}), *clients)
+        return simulate(replace(wanted, lengths={}), *clients)
 
     monkeypatch.setattr(as_simulated, "simulate_full", of_full_length)
     wanted = asked(
@@ -373,8 +382,8 @@ def test_devices_and_a_simulation_take_the_same_steps(
         evaluation=rows(9),
     )
     short = rows(1)
-    short["x"][:, 6:] = 0
+    short["x"][:, 4:] = 0
     compile_plan(wanted)
     compiling = 2 * len(widths)  # it is compiled once more when it is submitted
     assert_as_simulated(coordinator, tmp_path, wanted, [short, rows(2)], tolerance=1e-5)
-    assert set(by_devices) == {6, LONGEST}
+    assert set(by_devices) == {4, LONGEST}

@@ -2,8 +2,6 @@
 
 import asyncio
 import signal
-import subprocess
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,7 +11,7 @@ import as_simulated
 import numpy as np
 import pytest
 from as_simulated import assert_as_simulated
-from length_kit import LENGTHS, LONGEST, SCHEMA, asked, assert_close, rows, trained, widths_of_steps
+from length_kit import LENGTHS, LONGEST, SCHEMA, asked, assert_close, rows, trained, usual, widths_of_steps
 from numpy.typing import NDArray
 from sdk_kit import RESEARCHER, Coordinator, Lab, clean_environment, counting, run, save_rows
 
@@ -35,6 +33,7 @@ from coterie.protocol.secure_aggregation import SecureAggregation
 from coterie.protocol.tensors import decode_tensors
 from coterie.simulation import simulate_full
 from tests.patience import patience
+from tests.prepared import start
 
 CLIENTS = 5
 SCRIPT = Path(__file__).parent / "client_process.py"
@@ -47,9 +46,9 @@ def widths(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def short(data: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    """The rows, of which none is longer than 6."""
+    """The rows, of which none is longer than 4."""
     x = data["x"].copy()
-    x[:, 6:] = 0
+    x[:, 4:] = 0
     return {**data, "x": x}
 
 
@@ -57,7 +56,7 @@ def short(data: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
 
 
 def test_masked_updates_are_those_of_the_full_length(tmp_path: Path, widths: list[int]) -> None:
-    """All of a device's rows are one batch: of four devices at 6 positions, of one at all 12."""
+    """All of a device's rows are one batch: of four devices at 4 positions, of one at all 8."""
     wanted = asked(
         batch_size=64,
         epochs=3,
@@ -82,7 +81,7 @@ def test_masked_updates_are_those_of_the_full_length(tmp_path: Path, widths: lis
         found.update(decode_tensors(await place.control.blob(newest.sha256)))
 
     run(work, tmp_path)
-    assert {length: widths.count(length) for length in set(widths)} == {6: 4 * 3 * 2, LONGEST: 3 * 2}
+    assert {length: widths.count(length) for length in set(widths)} == {4: 4 * 3 * 2, LONGEST: 3 * 2}
     whole = simulate_full(replace(wanted, lengths={}, secure_aggregation=False), clients).weights
     start = compile_plan(wanted).initial
     for name, value in whole.items():
@@ -106,17 +105,17 @@ class Cut(Transform):
 def test_rows_that_are_made_for_each_batch_decide_its_length(widths: list[int]) -> None:
     """Without chance a stream makes the bits of its arrays; with it, a batch is as long as its texts are this time."""
     held = Dataset.of(ArraySource(rows()))
-    expected = trained(asked())
+    expected = trained(usual())
     of_arrays = widths[-expected.steps :]
     del widths[:]
-    found = trained(asked(), data=load_rows(held, SCHEMA))
-    assert widths[-found.steps :] == of_arrays and set(of_arrays) == {3, 6, LONGEST}
+    found = trained(usual(), data=load_rows(held, SCHEMA))
+    assert widths[-found.steps :] == of_arrays and set(of_arrays) == {2, 4, LONGEST}
     assert found.sections["delta"].tobytes() == expected.sections["delta"].tobytes()
     streamed = load_rows(held.map(Cut(), "x"), SCHEMA)
-    drawn = trained(asked(optimizer=sgd(0.3)), data=streamed)
+    drawn = trained(asked(optimizer=sgd(0.3)), data=streamed, seed=8)
     first, second = widths[-drawn.steps : -drawn.steps // 2], widths[-drawn.steps // 2 :]
     assert sorted(first) != sorted(second) and sum(first + second) < sum(of_arrays)
-    assert_close(drawn.sections, trained(asked(optimizer=sgd(0.3), lengths={}), data=streamed).sections)
+    assert_close(drawn.sections, trained(asked(optimizer=sgd(0.3), lengths={}), data=streamed, seed=8).sections)
 
 
 def test_devices_that_stream_take_short_steps_as_a_simulation_takes_long_ones(
@@ -145,7 +144,7 @@ def test_devices_that_stream_take_short_steps_as_a_simulation_takes_long_ones(
     for width in compiling:
         by_devices.remove(width)
     # A device that is stopped in its next training takes some of its steps twice.
-    assert {length for length in by_devices if by_devices.count(length) >= 3 * 2} == set(by_devices) == {6, LONGEST}
+    assert {length for length in by_devices if by_devices.count(length) >= 3 * 2} == set(by_devices) == {4, LONGEST}
 
 
 def same(value: Any) -> Any:
@@ -157,7 +156,7 @@ def same(value: Any) -> Any:
 
 def test_a_training_that_is_stopped_at_any_step_is_made_again_with_the_same_bits(widths: list[int]) -> None:
     """By the trainer that was stopped: what its steps of several lengths left in their one state does not matter."""
-    compiled, trainer = compile_plan(asked()), PlanTrainer()
+    compiled, trainer = usual(), PlanTrainer()
     task = LocalTask(experiment="lengths", round=1, seed=7)
     work = LocalWork(plan=compiled.plan, task=task, weights=compiled.initial, rows=rows())
     expected = PlanTrainer().train(work)
@@ -187,14 +186,11 @@ def test_a_device_that_is_killed_amid_steps_of_several_lengths_sends_the_update_
         token = control.enrolment_token("killed-lengths").token
 
         def client(fault: str) -> int:
-            command = [sys.executable, str(SCRIPT), coordinator.url, token, str(tmp_path / "device")]
-            return subprocess.run(
-                [*command, str(tmp_path / "rows.npz"), "1"],
-                env=clean_environment(**({VARIABLE: fault} if fault else {})),
-                capture_output=True,
-                text=True,
-                timeout=patience(60),
-            ).returncode
+            words = [coordinator.url, token, str(tmp_path / "device"), str(tmp_path / "rows.npz"), "1"]
+            environment = clean_environment(**({VARIABLE: fault} if fault else {}))
+            started = start(words, program=SCRIPT, cwd=tmp_path, env=environment)
+            started.communicate(timeout=patience(60))
+            return started.wait()
 
         assert client("training:12") == -signal.SIGKILL
         assert not (tmp_path / "device" / "updates").exists() or not [*(tmp_path / "device" / "updates").iterdir()]

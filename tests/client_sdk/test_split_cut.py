@@ -96,12 +96,12 @@ def test_a_role_without_columns_says_how_many_rows_a_prediction_has(coordinator:
             with pytest.raises(CoterieError, match=says) as refused:
                 here.predict(rows)
             assert refused.value.reason == "argument_type"
-        with pytest.raises(CoterieError, match="given 50"):
-            here.train(50)  # pyright: ignore[reportArgumentType]
+        with pytest.raises(CoterieError, match=f"given {split_role.ROWS}"):
+            here.train(split_role.ROWS)  # pyright: ignore[reportArgumentType]
         found = both(lambda: here.predict(49), lambda: there.predict(scan))
         assert [error.reason for error in found] == ["session_step"] * 2
-        predicted, _ = both(lambda: here.predict(50), lambda: there.predict(scan))
-        assert predicted.shape == (50, 2)
+        predicted, _ = both(lambda: here.predict(split_role.ROWS), lambda: there.predict(scan))
+        assert predicted.shape == (split_role.ROWS, 2)
 
 
 def test_fewer_bytes_are_sent_and_no_more_than_are_told(coordinator: Coordinator, tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ def test_fewer_bytes_are_sent_and_no_more_than_are_told(coordinator: Coordinator
         split = network(CutPolicy(compression=form))
         wide = replace(split.features[0], model=nn.Linear(3, 64))
         top = replace(split.labels, top=nn.Sequential(nn.Tanh(), nn.Linear(64, 2)))
-        plan = compile_split(replace(split, features=(wide,), labels=top, epochs=1, batch_size=32))
+        plan = compile_split(replace(split, features=(wide,), labels=top, epochs=1, batch_size=16))
         with paired(coordinator, tmp_path / form) as pair, pair.learners(plan) as (here, there):
             sent = _counted(pair.feature)
             both(

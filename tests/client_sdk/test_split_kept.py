@@ -67,7 +67,8 @@ def test_calls_that_changed_no_weights_lock_nobody_out_of_another_session(
             np.testing.assert_array_equal(here.predict(unlabelled), predicted)
             there.skip_done()
             # This training has changed weights, so it goes on in its own session alone.
-            break_off(monkeypatch, "keep", lambda progress: progress.call is not None and progress.call.step == 14)
+            last = 2 * split_role.STEPS
+            break_off(monkeypatch, "keep", lambda progress: progress.call is not None and progress.call.step == last)
             assert reasons(both(lambda: here.train(owner), lambda: there.train(feature))) == [
                 "killed",
                 "partner_silent",
@@ -113,10 +114,10 @@ def test_a_role_that_has_agreed_and_was_killed_makes_that_call(
             both(lambda: here.train(owner), lambda: there.train(feature))
         with pair.learners(plan) as (here, there):
             with pytest.raises(CoterieError) as other:
-                here.train({name: values[:40] for name, values in owner.items()})
-            assert other.value.reason == "session_step" and "now it is train on 40 rows" in other.value.message
+                here.train({name: values[:20] for name, values in owner.items()})
+            assert other.value.reason == "session_step" and "now it is train on 20 rows" in other.value.message
             trained, _ = both(lambda: here.train(owner), lambda: there.train(feature))
-            assert [sums.examples for sums in trained] == [split_role.ROWS] * 3
+            assert [sums.examples for sums in trained] == [split_role.ROWS] * split_role.EPOCHS
 
 
 def test_a_message_that_expired_leaves_a_way_forward(

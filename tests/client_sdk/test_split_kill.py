@@ -25,7 +25,7 @@ SCRIPT = Path(split_role.__file__)
 # Where each life of each role ends: every point of a learner, and between them points of its party.
 LIVES = {
     "owner": ("sealed:3", "begun:1", "agreed:1", "message_kept:2", "checkpoint_kept:2", "worked_in:4", "accepted:2"),
-    "feature": ("begun:1", "opening:2", "agreed:1", "message_kept:5", "checkpoint_kept:3", "call_done:1", "sent:1"),
+    "feature": ("begun:1", "opening:2", "agreed:1", "message_kept:3", "checkpoint_kept:3", "call_done:1", "sent:1"),
 }
 
 
@@ -65,7 +65,7 @@ def test_roles_that_are_killed_end_with_the_bits_of_those_that_are_not(
                 "begun:1",
                 "opening:2",
                 "agreed:1",
-                "message_kept:5",
+                "message_kept:3",
                 "checkpoint_kept:3",
                 "call_done:1",
                 "sent:1",
@@ -78,4 +78,4 @@ def test_roles_that_are_killed_end_with_the_bits_of_those_that_are_not(
     pins = {report.party: fingerprint(report.identity) for report in reports}
     assert audit_reports(reports, pins) == ReportAudit((), ())
     assert all(step.is_done and step.step != MESSAGES_STEP for report in reports for step in report.steps)
-    assert [epoch["examples"] for epoch in calm[0]["epochs"]] == [split_role.ROWS] * 3
+    assert [epoch["examples"] for epoch in calm[0]["epochs"]] == [split_role.ROWS] * split_role.EPOCHS

@@ -135,8 +135,9 @@ def test_what_partners_see_is_what_the_plan_says(coordinator: Coordinator, tmp_p
         both(lambda: here.train(split_role.rows("owner")), lambda: there.train(split_role.rows("feature")))
         for sender, role in ((pair.owner, "feature"), (pair.feature, "owner")):
             store = sender._client._store  # pyright: ignore[reportPrivateUsage]
-            # Two about the call itself, then one a batch: seven batches in each of three epochs.
-            assert store.next_outgoing(sender.membership.session, STAGE, role) == 2 + 7 * 3
+            # Two about the call itself, then one a batch.
+            sent = store.next_outgoing(sender.membership.session, STAGE, role)
+            assert sent == 2 + split_role.STEPS * split_role.EPOCHS
     told = {(d.sender, d.step): d.numbers for d in plan.manifest.disclosures()}
     assert told[("feature", "train")] == told[("owner", "train")] == 2
 
@@ -149,10 +150,10 @@ def test_calls_that_do_not_fit_are_refused_and_may_be_made_right(
     with paired(coordinator, tmp_path) as pair, pair.learners(compile_split(split_role.network())) as (here, there):
         calls: dict[str, tuple[Callable[[], Any], Callable[[], Any], str, str]] = {
             "rows": (
-                lambda: here.train(part(owner, 0, 40)),
+                lambda: here.train(part(owner, 0, 20)),
                 lambda: there.train(feature),
                 "session_step",
-                "owner makes call 0, train on 40 rows",
+                "owner makes call 0, train on 20 rows",
             ),
             "untrained": (lambda: here.evaluate(owner), lambda: there.predict(feature), "not_trained", "not trained"),
             "data": (
@@ -161,7 +162,12 @@ def test_calls_that_do_not_fit_are_refused_and_may_be_made_right(
                 "data_missing",
                 "missing",
             ),
-            "task": (lambda: here.train(owner), lambda: there.train(feature), "session_step", "evaluate on 50 rows"),
+            "task": (
+                lambda: here.train(owner),
+                lambda: there.train(feature),
+                "session_step",
+                f"evaluate on {split_role.ROWS} rows",
+            ),
         }
         one, other, code, says = calls[case]
         if case == "task":
@@ -172,7 +178,7 @@ def test_calls_that_do_not_fit_are_refused_and_may_be_made_right(
         assert any(says in error.message for error in found)
         # Whoever made a mistake makes the right call.
         again, _ = both(lambda: here.train(owner), lambda: there.train(feature))
-        assert [sums.examples for sums in again] == [split_role.ROWS] * 3
+        assert [sums.examples for sums in again] == [split_role.ROWS] * split_role.EPOCHS
 
 
 def test_a_call_that_nobody_has_joined_may_be_taken_back(coordinator: Coordinator, tmp_path: Path) -> None:
@@ -180,18 +186,18 @@ def test_a_call_that_nobody_has_joined_may_be_taken_back(coordinator: Coordinato
     plan = compile_split(split_role.network())
     with paired(coordinator, tmp_path) as pair:
         with pair.learners(plan, patience_s=0.1) as (here, _), pytest.raises(CoterieError) as silent:
-            here.train(part(owner, 0, 40))
+            here.train(part(owner, 0, 20))
         assert silent.value.reason == "partner_silent"
         with pair.learners(plan) as (here, there):
 
             def insist() -> Any:
                 with pytest.raises(CoterieError) as refused:
                     there.train(feature)
-                assert refused.value.reason == "session_step" and "40 rows" in refused.value.message
+                assert refused.value.reason == "session_step" and "20 rows" in refused.value.message
                 return there.train(feature)
 
             trained, _ = both(lambda: here.train(owner), insist)
-            assert [sums.examples for sums in trained] == [split_role.ROWS] * 3
+            assert [sums.examples for sums in trained] == [split_role.ROWS] * split_role.EPOCHS
 
 
 def test_a_role_waits_no_longer_than_it_says_for_one_that_has_not_joined(

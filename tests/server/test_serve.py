@@ -5,11 +5,8 @@ import contextlib
 import io
 import json
 import os
-import resource
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Generator
@@ -28,48 +25,31 @@ from coterie.server.settings import Settings
 from coterie.server.worker.process import ALIVE, beat
 from coterie.server.worker.workers import JobFailed, WorkerLost, Workers
 from tests.patience import patience
+from tests.prepared import Errors, Program, start
 
-PROGRAM = """
-import json, sys
-from coterie.errors import CoterieError
-from coterie.server.serve import serve
-from coterie.server.settings import Settings
-
-def ready(started):
-    print(json.dumps([started.url, started.admin_token]), flush=True)
-
-try:
-    serve(Settings.model_validate(json.loads(sys.argv[1])), ready)
-except CoterieError as error:
-    print(json.dumps({"code": error.reason, "message": str(error)}), flush=True)
-    sys.exit(3)
-"""
+PROGRAM = Path(__file__).with_name("served_settings.py")
 
 
 @contextmanager
 def process(
-    settings: dict[str, Any], file_limit: int | None = None
-) -> Generator[tuple[subprocess.Popen[str], Any], None, None]:
-    """A coordinator process and the first line it printed; ended by its pid."""
+    settings: dict[str, Any], *, own_worker: bool = False, **limits: int
+) -> Generator[tuple[Program, Any], None, None]:
+    """A coordinator process and the first line it printed; ended by its pid.
 
-    def limit() -> None:
-        if file_limit is not None:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (file_limit, file_limit))
-
-    started = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, json.dumps({"port": 0, "log_level": "error", **settings})],
-        stdout=subprocess.PIPE,
-        text=True,
-        preexec_fn=limit,
-    )
+    own_worker: its worker is a child of it, and has its limits.
+    limits: of the system, by their names in `resource`.
+    """
+    words = [
+        json.dumps({"port": 0, "log_level": "error", **settings}),
+        json.dumps({"own_worker": own_worker, **limits}),
+    ]
+    started = start(words, program=PROGRAM, cwd=Path.cwd(), env=os.environ, stderr=Errors.SHARED)
     assert started.stdout is not None
     try:
         yield started, json.loads(started.stdout.readline())
     finally:
-        if started.poll() is None:
-            started.terminate()
-            started.wait(patience(60))
-        started.stdout.close()
+        started.send_signal(signal.SIGTERM)
+        started.communicate(timeout=patience(60))
 
 
 def test_a_port_in_use_is_named(tmp_path: Path) -> None:
@@ -211,7 +191,7 @@ def test_a_disk_that_is_really_full_loses_nothing(tmp_path: Path) -> None:
             await operator.until_round(experiment, 1, "committed")
             assert list((tmp_path / "state" / "blobs" / "scratch").iterdir()) == []
 
-    with process({"folder": str(tmp_path / "state")}, file_limit=1 << 20) as (_, (url, token)):
+    with process({"folder": str(tmp_path / "state")}, own_worker=True, RLIMIT_FSIZE=1 << 20) as (_, (url, token)):
         asyncio.run(work(url, token))
 
 
@@ -222,7 +202,7 @@ def children(pid: int) -> list[int]:
 
 
 def test_the_worker_ends_with_a_coordinator_that_is_killed(tmp_path: Path) -> None:
-    with process({"folder": str(tmp_path / "state")}) as (coordinator, _):
+    with process({"folder": str(tmp_path / "state")}, own_worker=True) as (coordinator, _):
         deadline = time.monotonic() + patience(120)
         while not (workers := children(coordinator.pid)) and time.monotonic() < deadline:
             time.sleep(0.05)

@@ -18,23 +18,30 @@ from test_serve import process
 
 from coterie.server.connections import network_of
 from coterie.server.logs import BURST, PERIOD_S, Sparing
+from tests.empty_database import prepare
 from tests.patience import patience
 
 
 @contextlib.contextmanager
-def serving(folder: Path, errors: Path, **settings: Any) -> Generator[tuple[str, str, subprocess.Popen[str]]]:
-    """A coordinator process: its URL, its administrator's token, and itself; what it logs lies in ``errors``."""
+def serving(
+    folder: Path, errors: Path, *, open_files: int | None = None, **settings: Any
+) -> Generator[tuple[str, str]]:
+    """A coordinator process: its URL and its administrator's token; what it logs lies in ``errors``.
+
+    open_files: how many it may have.
+    """
     saved = os.dup(2)
     with errors.open("wb") as file:
         os.dup2(file.fileno(), 2)
         try:
-            entered = process({"folder": str(folder), "log_level": "info", **settings})
-            started, (url, token) = entered.__enter__()
+            limits: dict[str, Any] = {} if open_files is None else {"RLIMIT_NOFILE": open_files}
+            entered = process({"folder": str(prepare(folder)), "log_level": "info", **settings}, **limits)
+            _, (url, token) = entered.__enter__()
         finally:
             os.dup2(saved, 2)
             os.close(saved)
     try:
-        yield url, token, started
+        yield url, token
     finally:
         entered.__exit__(None, None, None)
 
@@ -59,10 +66,12 @@ def test_silent_connections_shut_nobody_out_and_fill_no_log(tmp_path: Path, capp
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     log = tmp_path / "log"
     settings = {"max_connections": 200, "max_connections_per_address": 150} if capped else {}
-    resource.setrlimit(resource.RLIMIT_NOFILE, (600, hard))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 4096), hard))
     try:
-        with serving(tmp_path / "server", log, **settings) as (url, _, _process), contextlib.ExitStack() as stack:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 4096), hard))
+        with (
+            serving(tmp_path / "server", log, open_files=600, **settings) as (url, _),
+            contextlib.ExitStack() as stack,
+        ):
             strangers = [stack.enter_context(connect(url)) for _ in range(1000)]
             for half in strangers[::2]:
                 with contextlib.suppress(OSError):
@@ -77,7 +86,7 @@ def test_silent_connections_shut_nobody_out_and_fill_no_log(tmp_path: Path, capp
 
 
 def test_connections_that_asked_once_and_stay_make_room(tmp_path: Path) -> None:
-    with serving(tmp_path / "server", tmp_path / "log", max_connections=40) as (url, _, _process):
+    with serving(tmp_path / "server", tmp_path / "log", max_connections=40) as (url, _):
         with contextlib.ExitStack() as stack:
             for _ in range(120):
                 stranger = stack.enter_context(connect(url))
@@ -88,7 +97,7 @@ def test_connections_that_asked_once_and_stay_make_room(tmp_path: Path) -> None:
 
 
 def test_headers_that_never_end_end_the_connection(tmp_path: Path) -> None:
-    with serving(tmp_path / "server", tmp_path / "log", header_timeout_s=0.5) as (url, _, _process):
+    with serving(tmp_path / "server", tmp_path / "log", header_timeout_s=0.5) as (url, _):
         with connect(url) as silent, connect(url) as half, connect(url) as second:
             half.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n")
             second.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -98,8 +107,16 @@ def test_headers_that_never_end_end_the_connection(tmp_path: Path) -> None:
             assert answered(second).count(b"HTTP/1.1 200") == 1
 
 
-def test_headers_without_end_are_refused(tmp_path: Path) -> None:
-    with serving(tmp_path / "server", tmp_path / "log") as (url, _, _process), connect(url) as endless:
+@pytest.fixture(scope="module")
+def usual(tmp_path_factory: pytest.TempPathFactory) -> Generator[tuple[str, str]]:
+    """A coordinator whom strangers cannot wear out, but for a body that stalls, which it waits for."""
+    folder = tmp_path_factory.mktemp("strangers")
+    with serving(folder / "server", folder / "log", body_stall_s=patience(60)) as served:
+        yield served
+
+
+def test_headers_without_end_are_refused(usual: tuple[str, str]) -> None:
+    with connect(usual[0]) as endless:
         endless.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n")
         begun, sent, limit = time.monotonic(), 0, patience(9)
         with pytest.raises(OSError, match="reset|Broken pipe"):
@@ -113,32 +130,34 @@ def test_headers_without_end_are_refused(tmp_path: Path) -> None:
     ("size", "parts", "wanted"),
     [(60_000, 1, b"HTTP/1.1 200"), (100_000, 1, b"HTTP/1.1 400"), (100_000, 40, b"HTTP/1.1 400")],
 )
-def test_headers_end_at_64_kib_however_they_are_sent(tmp_path: Path, size: int, parts: int, wanted: bytes) -> None:
+def test_headers_end_at_64_kib_however_they_are_sent(
+    usual: tuple[str, str], size: int, parts: int, wanted: bytes
+) -> None:
     whole = b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\nX: " + b"y" * size + b"\r\n\r\n"
     step = -(-len(whole) // parts)
-    with serving(tmp_path / "server", tmp_path / "log") as (url, _, _process), connect(url) as wordy:
+    with connect(usual[0]) as wordy:
         with contextlib.suppress(OSError):
             for begin in range(0, len(whole), step):
                 wordy.sendall(whole[begin : begin + step])
         assert answered(wordy).startswith(wanted)
 
 
-def test_a_long_body_behind_short_headers_is_no_long_header(tmp_path: Path) -> None:
+def test_a_long_body_behind_short_headers_is_no_long_header(usual: tuple[str, str]) -> None:
     whole = b"POST /v1/populations HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 200000\r\n\r\n"
-    with serving(tmp_path / "server", tmp_path / "log") as (url, _, _process), connect(url) as sender:
+    with connect(usual[0]) as sender:
         sender.sendall(whole + b" " * 200_000)
         assert answered(sender).startswith(b"HTTP/1.1 401")
 
 
-def test_a_body_that_says_it_is_too_long_is_refused_before_it_comes(tmp_path: Path) -> None:
-    with serving(tmp_path / "server", tmp_path / "log", body_stall_s=patience(60)) as (url, token, _process):
-        head = "POST /v1/populations HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nConnection: close\r\n"
-        for length in ("99999999999999", str((1 << 20) + 1), "9" * 18):
-            begun, limit = time.monotonic(), patience(5)
-            with connect(url) as boaster:
-                boaster.sendall(f"{head}Authorization: Bearer {token}\r\nContent-Length: {length}\r\n\r\n{{".encode())
-                assert boaster.recv(4096).startswith(b"HTTP/1.1 413")
-            assert time.monotonic() - begun < limit
+def test_a_body_that_says_it_is_too_long_is_refused_before_it_comes(usual: tuple[str, str]) -> None:
+    url, token = usual
+    head = "POST /v1/populations HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nConnection: close\r\n"
+    for length in ("99999999999999", str((1 << 20) + 1), "9" * 18):
+        begun, limit = time.monotonic(), patience(5)
+        with connect(url) as boaster:
+            boaster.sendall(f"{head}Authorization: Bearer {token}\r\nContent-Length: {length}\r\n\r\n{{".encode())
+            assert boaster.recv(4096).startswith(b"HTTP/1.1 413")
+        assert time.monotonic() - begun < limit
 
 
 AMBIGUOUS = {
@@ -154,7 +173,7 @@ AMBIGUOUS = {
 
 def test_what_can_be_read_in_two_ways_is_refused_and_no_stranger_makes_a_traceback(tmp_path: Path) -> None:
     log = tmp_path / "log"
-    with serving(tmp_path / "server", log) as (url, token, _process):
+    with serving(tmp_path / "server", log) as (url, token):
         for name, request in AMBIGUOUS.items():
             with connect(url) as stranger:
                 stranger.sendall(request)

@@ -103,6 +103,7 @@ def test_a_method_is_unknown_until_it_is_registered_and_keeps_out_of_coteries_na
         algorithm("other_name", {"strength": 1.0})
 
 
+@pytest.mark.usefixtures("by_renyi")
 def test_a_gradient_at_other_weights_is_refused_where_it_would_leave_without_noise() -> None:
     private = experiment(
         algorithm=example("fedsam").FedSAM(),

@@ -21,6 +21,7 @@ def run(engine: str = "threads", **changes: Any) -> Simulation:
     return simulate_full(experiment(**(asked | changes)), CLIENTS, engine=engine, workers=2)
 
 
+@pytest.mark.usefixtures("by_renyi")
 def test_engines_run_the_same_private_steps() -> None:
     threads, processes, batched = (run(engine) for engine in ("threads", "processes", "batched"))
     assert same(threads.weights, processes.weights)
@@ -28,6 +29,7 @@ def test_engines_run_the_same_private_steps() -> None:
         np.testing.assert_allclose(batched.weights[name], value, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.usefixtures("by_renyi")
 def test_a_run_repeats_by_its_seed_and_noise_differs_between_seeds_rounds_and_clients() -> None:
     first = run()
     assert same(first.weights, run().weights)
@@ -49,6 +51,7 @@ def test_noise_shows_in_the_model_and_none_to_speak_of_costs_no_endless_accounti
     assert loud > 3 * quiet
 
 
+@pytest.mark.usefixtures("by_renyi")
 def test_secret_sums_carry_private_updates() -> None:
     few = RoundPolicy(rounds=1, cohort=4, min_updates=3, weight_cap=1, evaluate_every=0)
     secret, seen = run(rounds=few, secure_aggregation=True), run(rounds=few, secure_aggregation=False)

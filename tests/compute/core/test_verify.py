@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from coterie.compute.ir import Graph, Node, Type, Value, constant_node
-from coterie.compute.verify import verify
+from coterie.compute.verify import verify, verify_pass
 from coterie.errors import TraceError
 
 F = Type("float32", (2,))
@@ -24,6 +24,18 @@ def test_a_good_graph_passes_and_is_returned() -> None:
     x = Value(F)
     graph = graph_of(node("exp", x), x=x)
     assert verify(graph) is graph
+
+
+def test_what_a_pass_leaves_is_taken_as_read_and_what_it_makes_is_not() -> None:
+    x = Value(F)
+    kept = node("exp", x)
+    before = graph_of(kept, x=x)
+    good = graph_of(kept, node("log", kept.output), x=x)
+    assert verify_pass(before, good) is good
+    with pytest.raises(TraceError, match="node 1 .*no primitive of that name"):
+        verify_pass(before, graph_of(kept, node("melt", kept.output), x=x))
+    with pytest.raises(TraceError, match="node 0 .*dangles"):
+        verify_pass(before, Graph({"x": Value(F)}, (kept,), {"y": kept.output}))
 
 
 def cyclic() -> Graph:

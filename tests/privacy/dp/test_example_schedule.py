@@ -114,6 +114,7 @@ def test_the_order_of_the_factors_makes_no_difference(order: list[int]) -> None:
     assert price(level(schedule=shuffled), 6) == price(level(schedule=FACTORS), 6)
 
 
+@pytest.mark.usefixtures("by_renyi")
 def test_noise_for_an_epsilon_keeps_all_rounds_within_it() -> None:
     asked = ExampleLevel(clip=1.0, delta=DELTA, epsilon=2.0, rows=1000, schedule=(1.5, 0.5))
     found = price(asked, 2)

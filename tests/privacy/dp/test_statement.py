@@ -74,6 +74,7 @@ def test_what_the_coordinator_sees_is_said() -> None:
     assert "at least min_updates devices" in distributed.assumptions[0]
 
 
+@pytest.mark.usefixtures("by_renyi")
 @pytest.mark.parametrize(("privacy", "mode", "trusts"), TRUSTED)
 def test_a_statement_trusts_whoever_could_break_it(privacy: Privacy, mode: SecureMode | None, trusts: Trust) -> None:
     said = statement(privacy, 5, cohort=100, mode=mode, draws=Draws(0.1, 4))
