@@ -15,8 +15,10 @@ from typing import TypeAlias
 from coterie.compute.interactive.frontend.names import assigned, effects, own
 from coterie.compute.interactive.frontend.syntax import SYNTAX, assign, call, load, located, names_tuple
 
-_LINES = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Return, ast.Expr)
-_AROUND = (ast.If, ast.For, ast.While, ast.With)
+# What a with does lasts while its body runs, so that it is called with it, or not at all.
+_INSIDE = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.With)
+_LINES = (*_INSIDE, ast.Return, ast.Expr)
+_AROUND = (ast.If, ast.For, ast.While)
 
 
 Place: TypeAlias = tuple[int, int]
@@ -111,7 +113,7 @@ class _Regions:
         """The variables that statements read before they give them a value, and those that they give one."""
         reads: set[str] = set()
         made: set[str] = set()
-        for node in statements:
+        for node in _in_order(statements):
             _check(node, made, self._shared)
             loads = {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
             if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
@@ -119,6 +121,18 @@ class _Regions:
             reads |= (loads & self._variables) - made
             made |= set(assigned([node]))
         return sorted(reads), sorted(made)
+
+
+def _in_order(statements: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
+    """Statements as they run: a with without its body, then its body. Raises Unhosted."""
+    for node in statements:
+        if not isinstance(node, ast.With):
+            yield node
+            continue
+        yield ast.copy_location(ast.With(node.items, []), node)
+        if not all(isinstance(inner, _INSIDE) for inner in node.body):
+            raise Unhosted("the line stands in a with that does more than giving names values")
+        yield from _in_order(node.body)
 
 
 def _says(node: ast.stmt) -> bool:
