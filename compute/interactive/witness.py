@@ -49,7 +49,9 @@ class _Form:
         return array if issubclass(self.python, Array) else Deferred(array, self.python, self.alone)
 
     def value(self, data: NDArray) -> Any:
-        """The Python value of data, which nobody may write to."""
+        """The Python value of data, which nobody may write to: the graph goes on with it."""
+        data = data.view()
+        data.flags.writeable = False
         if issubclass(self.python, Array):
             return Array(data)
         if issubclass(self.python, np.ndarray):

@@ -183,6 +183,12 @@ def of_a_buffer(x):
     return cnp.tanh(x) * first
 
 
+def of_its_argument(x):
+    taken = x.numpy()
+    taken += 1.0
+    return cnp.tanh(x) * taken.sum()
+
+
 class Held:
     by = 1.0
 
@@ -234,6 +240,7 @@ KEEPING: dict[Callable[..., Any], tuple[int, str]] = {
     a_break: (4, "a number of Python's"),
     of_a_closure: (4, "changed by it, or later"),
     of_a_buffer: (2, "changed by it, or later"),
+    of_its_argument: (1, "read-only"),
     of_an_object: (2, "changed by it, or later"),
     of_a_global: (2, "changed by it, or later"),
     in_a_with_that_hides: (3, "cannot access local variable"),
