@@ -10,6 +10,8 @@ import numpy as np
 
 from coterie.compute.array import Array
 
+_WITHOUT_PARTS = frozenset({type(None), bool, int, float, str, bytes})
+
 
 class Surroundings:
     """What a function of Python reads: its arguments and what stands around it, with all that these hold: elements,
@@ -34,7 +36,7 @@ class Surroundings:
         while waiting:
             each = waiting.pop()
             found.append(each)
-            if id(each) in visited:
+            if type(each) in _WITHOUT_PARTS or id(each) in visited:
                 continue
             visited.add(id(each))
             if issubclass(type(each), np.ndarray):
@@ -64,8 +66,7 @@ def _parts(value: Any, module: Mapping[str, Any]) -> Iterator[Any]:
     elif (inner := _attribute(value, "__wrapped__")) is not None:  # what was compiled or kept of it is no change
         yield inner
         return
-    for name in ("__dict__", *(name for each in kind.__mro__ for name in _slots(each))):
-        yield _attribute(value, name)
+    yield from (_attribute(value, name) for name in _attributes(cast("type[Any]", kind)))
 
 
 def _attribute(value: Any, name: str) -> Any:
@@ -75,9 +76,10 @@ def _attribute(value: Any, name: str) -> Any:
         return None
 
 
-def _slots(kind: type) -> tuple[str, ...]:
-    names = vars(kind).get("__slots__", ())
-    return (names,) if isinstance(names, str) else tuple(names)
+def _attributes(kind: type) -> tuple[str, ...]:
+    """Where objects of a class hold what they hold."""
+    slots = (vars(each).get("__slots__", ()) for each in kind.__mro__)
+    return "__dict__", *(name for names in slots for name in ((names,) if isinstance(names, str) else names))
 
 
 def _names(code: CodeType) -> set[str]:
