@@ -69,18 +69,21 @@ class _Regions:
     def __init__(self, hosted: frozenset[Place], variables: set[str], shared: set[str]) -> None:
         self._hosted, self._variables, self._shared = hosted, variables, shared
         self._count = 0
+        self._given: set[str] = set()
+        """What calls of the host give: to print it is one too, before Python has printed what stands in front of it."""
 
     def block(self, statements: Sequence[ast.stmt]) -> list[ast.stmt]:
         done: list[ast.stmt] = []
         waiting: list[ast.stmt] = []
         for node in statements:
-            marked = _place(node) in self._hosted
+            marked = _place(node) in self._hosted or (_says(node) and not self._given.isdisjoint(_loaded(node)))
             # What is said is said once a run, so it is no part of what is called while the graph is made.
             if waiting and (not marked or not isinstance(node, _LINES) or _says(node) != _says(waiting[-1])):
                 done += self._region(waiting)
                 waiting = []
             if marked and isinstance(node, _LINES):
                 waiting.append(node)
+                self._given.update(assigned([node]))
                 continue
             if isinstance(node, _AROUND):
                 node.body = self.block(node.body)
@@ -115,12 +118,16 @@ class _Regions:
         made: set[str] = set()
         for node in _in_order(statements):
             _check(node, made, self._shared)
-            loads = {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
+            loads = _loaded(node)
             if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
                 loads.add(node.target.id)
             reads |= (loads & self._variables) - made
             made |= set(assigned([node]))
         return sorted(reads), sorted(made)
+
+
+def _loaded(node: ast.stmt) -> set[str]:
+    return {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
 
 
 def _in_order(statements: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
