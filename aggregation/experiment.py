@@ -160,7 +160,7 @@ class Experiment:
         check_terms(self.terms)
         object.__setattr__(self, "metrics", MappingProxyType(dict(self.metrics)))
         object.__setattr__(self, "variants", tuple(self.variants))
-        object.__setattr__(self, "lengths", MappingProxyType(sequence_lengths.settled(self.lengths)))
+        object.__setattr__(self, "lengths", MappingProxyType(dict(self.lengths)))
         object.__setattr__(self, "uploads", None if self.uploads is None else tuple(self.uploads))
 
     def _sum_losses(self, losses: Mapping[str, PerExample]) -> None:

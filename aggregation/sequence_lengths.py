@@ -11,14 +11,6 @@ Lengths: TypeAlias = Mapping[str, tuple[int, ...]]
 """Name of a feature or of the label → its shorter lengths, ascending; the first of each name make one step."""
 
 
-def settled(given: Mapping[str, object]) -> dict[str, tuple[int, ...]]:
-    """What a researcher gave, of lists too; `fault` refuses what else it may be."""
-    listed = {
-        name: tuple(cast(list[int], value)) if isinstance(value, list) else value for name, value in given.items()
-    }
-    return cast(dict[str, tuple[int, ...]], listed)
-
-
 def fault(schema: DataSchema, lengths: Lengths) -> str:
     """What is wrong with these lengths, in words; "" when nothing is."""
     if not lengths:

@@ -235,8 +235,9 @@ def jit(
     lacks. Otherwise such a call (a primitive without a lowering, ``linalg``, a function that has no double precision)
     is made in Python between compiled pieces, and ``host_calls`` tells where. So is a line of the function's own that
     asks for the numbers of an array, if it gives arrays, numbers or trees of them whose types do not change from call
-    to call; there are no gradients through it. A function that cannot be a graph else runs on the host, line by line,
-    where a mistake of its own shows, and ``fallbacks`` tells why. Neither can be exported.
+    to call, and if what it reads besides arrays stays the same in the function; there are no gradients through it. A
+    function that cannot be a graph else runs on the host, line by line, where a mistake of its own shows, and
+    ``fallbacks`` tells why. Neither can be exported.
     input_signature: for each argument a tree of TensorSpecs and static values; every call is held
     to it. Parameters that are all annotated, as in ``x: Annotated[Array, TensorSpec((8, 3))]``, say the same. unroll:
     write loops of a known number of steps out, and compute both branches of choices: no control flow in the graph,

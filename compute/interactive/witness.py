@@ -4,8 +4,9 @@ A line that no graph can hold is called on those numbers while the graph is made
 dtypes that it gives; the graph has one node for it, which calls it again in every run and holds it to them.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import FunctionType
 from typing import Any, TypeAlias, cast
 
 import numpy as np
@@ -14,13 +15,14 @@ from coterie.compute.array import Array, as_array, bind_all
 from coterie.compute.deferred import Deferred
 from coterie.compute.dispatch import run
 from coterie.compute.extension.row import NODE, UserPrimitive
-from coterie.compute.ir import DTYPES, NDArray, Type, Value
+from coterie.compute.interactive.surroundings import Surroundings
+from coterie.compute.ir import DTYPES, Graph, NDArray, Type, Value
 from coterie.compute.recorder import RECORDER, Recorder
 from coterie.compute.source import user_source
 from coterie.compute.table import PRIMITIVES
 from coterie.errors import TraceError
 
-Body: TypeAlias = Callable[..., Any]
+Body: TypeAlias = FunctionType
 
 _HERE = object()
 """In a tree, the place of what a graph carries."""
@@ -47,7 +49,9 @@ class _Form:
         return array if issubclass(self.python, Array) else Deferred(array, self.python, self.alone)
 
     def value(self, data: NDArray) -> Any:
-        """The Python value of data, which nobody may write to."""
+        """The Python value of data, which nobody may write to: the graph goes on with it."""
+        data = data.view()
+        data.flags.writeable = False
         if issubclass(self.python, Array):
             return Array(data)
         if issubclass(self.python, np.ndarray):
@@ -63,6 +67,7 @@ class Witness(Recorder):
         self._numbers = numbers
         self._known: dict[Value, NDArray] = {}
         self._done = 0
+        self._read: list[tuple[str, Surroundings]] = []
         self.last: Array | None = None
         """What every run must compute, so that each line is called in each run, one after the other."""
 
@@ -76,6 +81,7 @@ class Witness(Recorder):
         template = _mapped(given, lambda leaf: _operand(leaf, self, operands))
         if not operands:
             return body(*given)
+        self._read.append((user_source(), Surroundings(body, template)))
         line = _Line(body, template, [form for form, _ in operands], after=self.last is not None)
         arrays = [array for _, array in operands] + ([self.last] if self.last is not None else [])
         made: list[NDArray] = []
@@ -98,6 +104,15 @@ class Witness(Recorder):
             self._known[cast(Value, array.value)] = data
         stream = iter(zip(line.expected[1], results, strict=True))
         return _mapped(shape, lambda leaf: _lifted(*next(stream)) if leaf is _HERE else leaf)
+
+    def finish(self, outputs: Mapping[str, Value]) -> Graph:
+        """The graph. Raises TraceError where what a line reads changed after it: it would read that in every run."""
+        for source, read in self._read:
+            if read.has_changed():
+                raise TraceError(
+                    f"{source}: what this line of Python reads is changed by it, or later in the function."
+                )
+        return super().finish(outputs)
 
     def _data(self, array: Array) -> NDArray:
         """The numbers of a traced array in the call that this trace is made for."""

@@ -43,9 +43,13 @@ class BoundStep:
         """The inputs that every step must be given."""
         return tuple(slot.info for slot in self._fed.values())
 
+    def check(self, feeds: Mapping[str, NDArray]) -> None:
+        """Raise InputError, naming the tensor, for feeds that a step cannot take."""
+        check_values(self._fed, feeds, where="step")
+
     def step(self, feeds: Mapping[str, NDArray]) -> None:
         """See ``StepLoop.step``."""
-        check_values(self._fed, feeds, where="step")
+        self.check(feeds)
         turn = self._memory.turn
         try:  # Not provided, whose generator costs every step a microsecond.
             write(self._fed, feeds)

@@ -73,7 +73,8 @@ class LengthLoop:
         self._memory.load(state, constants=constants)
 
     def step(self, feeds: Mapping[str, NDArray]) -> None:
-        """Run once, at the shortest length that holds the rows."""
+        """Run once, at the shortest length that holds the rows. feeds: at the full length; see ``StepLoop.step``."""
+        self._full.check(feeds)
         self._last = step = self._of_length(feeds)
         step.step(feeds if step is self._full else first_parts(feeds, step.feeds))
 

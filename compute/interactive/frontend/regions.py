@@ -15,8 +15,10 @@ from typing import TypeAlias
 from coterie.compute.interactive.frontend.names import assigned, effects, own
 from coterie.compute.interactive.frontend.syntax import SYNTAX, assign, call, load, located, names_tuple
 
-_LINES = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Return, ast.Expr)
-_AROUND = (ast.If, ast.For, ast.While, ast.With)
+# What a with does lasts while its body runs, so that it is called with it, or not at all.
+_INSIDE = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.With)
+_LINES = (*_INSIDE, ast.Return, ast.Expr)
+_AROUND = (ast.If, ast.For, ast.While)
 
 
 Place: TypeAlias = tuple[int, int]
@@ -67,18 +69,21 @@ class _Regions:
     def __init__(self, hosted: frozenset[Place], variables: set[str], shared: set[str]) -> None:
         self._hosted, self._variables, self._shared = hosted, variables, shared
         self._count = 0
+        self._given: set[str] = set()
+        """What calls of the host give: to print it is one too, before Python has printed what stands in front of it."""
 
     def block(self, statements: Sequence[ast.stmt]) -> list[ast.stmt]:
         done: list[ast.stmt] = []
         waiting: list[ast.stmt] = []
         for node in statements:
-            marked = _place(node) in self._hosted
+            marked = _place(node) in self._hosted or (_says(node) and not self._given.isdisjoint(_loaded(node)))
             # What is said is said once a run, so it is no part of what is called while the graph is made.
             if waiting and (not marked or not isinstance(node, _LINES) or _says(node) != _says(waiting[-1])):
                 done += self._region(waiting)
                 waiting = []
             if marked and isinstance(node, _LINES):
                 waiting.append(node)
+                self._given.update(assigned([node]))
                 continue
             if isinstance(node, _AROUND):
                 node.body = self.block(node.body)
@@ -111,14 +116,30 @@ class _Regions:
         """The variables that statements read before they give them a value, and those that they give one."""
         reads: set[str] = set()
         made: set[str] = set()
-        for node in statements:
+        for node in _in_order(statements):
             _check(node, made, self._shared)
-            loads = {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
+            loads = _loaded(node)
             if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
                 loads.add(node.target.id)
             reads |= (loads & self._variables) - made
             made |= set(assigned([node]))
         return sorted(reads), sorted(made)
+
+
+def _loaded(node: ast.stmt) -> set[str]:
+    return {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
+
+
+def _in_order(statements: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
+    """Statements as they run: a with without its body, then its body. Raises Unhosted."""
+    for node in statements:
+        if not isinstance(node, ast.With):
+            yield node
+            continue
+        yield ast.copy_location(ast.With(node.items, []), node)
+        if not all(isinstance(inner, _INSIDE) for inner in node.body):
+            raise Unhosted("the line stands in a with that does more than giving names values")
+        yield from _in_order(node.body)
 
 
 def _says(node: ast.stmt) -> bool:

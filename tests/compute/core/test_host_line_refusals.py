@@ -6,6 +6,7 @@
 
 import inspect
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -164,6 +165,65 @@ def in_a_try(x):
     return cnp.tanh(h)
 
 
+def of_a_closure(x):
+    factor = 1.0
+
+    def scaled(h):
+        return float(h.numpy().sum()) * factor
+
+    first = scaled(x)
+    factor = 2.0
+    return cnp.tanh(x) * first
+
+
+def of_a_buffer(x):
+    buffer = np.zeros(1)
+    first = float(x.sum()) + buffer[0]
+    buffer[0] = 1.0
+    return cnp.tanh(x) * first
+
+
+def of_its_argument(x):
+    taken = x.numpy()
+    taken += 1.0
+    return cnp.tanh(x) * taken.sum()
+
+
+class Held:
+    by = 1.0
+
+
+def of_an_object(x):
+    held = Held()
+    first = float(x.sum()) * held.by
+    held.by = 2.0
+    return cnp.tanh(x) * first
+
+
+AROUND = [1.0]
+
+
+def of_a_global(x):
+    AROUND[0] = 1.0
+    first = float(x.sum()) * AROUND[0]
+    AROUND[0] = 2.0
+    return cnp.tanh(x) * first
+
+
+def in_a_with_that_hides(x):
+    found = 1.0
+    with suppress(ValueError):
+        found = float("none" if x.numpy().sum() > 0.0 else "3")
+    return cnp.tanh(x) * found
+
+
+def in_a_with_that_prints(x):
+    h = cnp.tanh(x)
+    with np.printoptions(precision=2):
+        print(h.numpy())
+    return h
+
+
 # What cannot be a call of the host → the line that says so, counted from that of its def, and why.
 KEEPING: dict[Callable[..., Any], tuple[int, str]] = {
     a_write: (2, "gives no name a value"),
@@ -178,6 +238,13 @@ KEEPING: dict[Callable[..., Any], tuple[int, str]] = {
     a_loop_of_a_length_that_is_read: (3, "int that a line of Python gives"),
     a_number_by_a_choice: (3, "'factor' a number of Python's"),
     a_break: (4, "a number of Python's"),
+    of_a_closure: (4, "changed by it, or later"),
+    of_a_buffer: (2, "changed by it, or later"),
+    of_its_argument: (1, "read-only"),
+    of_an_object: (2, "changed by it, or later"),
+    of_a_global: (2, "changed by it, or later"),
+    in_a_with_that_hides: (3, "cannot access local variable"),
+    in_a_with_that_prints: (3, "does more than giving names values"),
 }
 
 

@@ -156,3 +156,15 @@ def test_a_step_of_another_state_is_refused_by_name() -> None:
     with pytest.raises(InputError, match=r"no input w: float32\[8, 8\], which it would share"):
         loop.step({"x": batches((2,))[0]})
     assert loop.state()["w"].tobytes() == start()["w"].tobytes()
+
+
+SHORT = batches((2,))[0]
+
+
+@pytest.mark.parametrize("feeds", [{}, {"x": SHORT, "y": SHORT}, {"x": np.concatenate([SHORT, SHORT])}], ids=len)
+def test_feeds_that_the_full_length_does_not_take_are_refused_by_name(feeds: Arrays) -> None:
+    """Rows beyond the batch too, which would be cut off without a word."""
+    loop = Desk().loop
+    with pytest.raises(InputError, match=r"step: .*'[xy]'"):
+        loop.step(feeds)
+    assert loop.state()["w"].tobytes() == start()["w"].tobytes()
