@@ -40,7 +40,7 @@ from coterie.client_sdk.party.linear_terms import told_by_linear
 from coterie.client_sdk.party.party import Session
 from coterie.client_sdk.party.role_calls import CallResult, RoleCalls
 from coterie.client_sdk.party.side_calls import SideCalls
-from coterie.client_sdk.party.table_rows import TableRows, role_columns
+from coterie.client_sdk.party.table_rows import TableRows, require_columns, role_columns
 from coterie.client_sdk.party.tree_terms import check_roles
 from coterie.privacy.he.batches import CipherPool
 from coterie.privacy.he.key_arrays import key_arrays, private_key
@@ -147,9 +147,11 @@ class LinearLearner:
         expected count. None for the other.
 
         rows: as of `train`; labels are not read.
-        Raises as `train` does, and ConfigurationError (``not_trained``).
+        Raises as `train` does, and ConfigurationError (``not_trained``; ``party_columns`` where the model has others).
         """
         read = self._read(rows, with_label=False)
+        if FITTED in self._calls.tensors:
+            require_columns(self._role, self._columns, self.model.columns)
         return self._make("predict", read, lambda call: self._predict(call, read))[1].get(PREDICTION)
 
     def _read(self, rows: TableSource, *, with_label: bool, held_out: NDArray[np.bool_] | None = None) -> TableRows:
@@ -192,8 +194,7 @@ class LinearLearner:
         model = role_model(data.standard, np.array(values), first)
         scores = self._side.run(call, predict_label_side(terms, model.scores(rows.columns, rows.count)))
         fitted = model_arrays(model, data.unit)
-        # With what it came from, so that a program that is killed now comes to the same.
-        self._calls.keep(call, {**self._calls.tensors, **fitted})
+        self._calls.hold(fitted)
         return call, {**fitted, "scores": scores}
 
     def _train_feature(self, call: LearnerCall, rows: TableRows, on_step: Callable[[int, int], None]) -> CallResult:
@@ -217,7 +218,7 @@ class LinearLearner:
                 on_step(now.steps, steps)
         model = role_model(data.standard, now.values)
         self._side.run(call, predict_feature_side(terms, model.scores(rows.columns, rows.count)))
-        self._calls.keep(call, {**self._calls.tensors, **model_arrays(model)})
+        self._calls.hold(model_arrays(model))
         return call, {}
 
     def _predict(self, call: LearnerCall, rows: TableRows) -> CallResult:

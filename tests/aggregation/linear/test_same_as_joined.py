@@ -83,9 +83,11 @@ def test_a_fit_comes_to_the_joined_tables(link: LinkName, most: float, weighted:
     assert np.abs(found.predict(tables) - (middle + scale * LINKS[link].mean(expected))).max() < most * max(scale, 1)
 
 
-def test_a_label_owner_without_columns_and_a_column_that_never_changes() -> None:
+@pytest.mark.parametrize("constant", [7.0, 7.7, 0.1])
+def test_a_label_owner_without_columns_and_a_column_that_never_changes(constant: float) -> None:
+    """Also of a number whose sums are rounded."""
     tables = tables_of("logistic", 200)
-    tables["bureau"]["a1"] = np.full(200, 7.0)
+    tables["bureau"]["a1"] = np.full(200, constant)
     found = simulate_linear(
         terms_of(epochs=20), tables, columns={"bank": (), "bureau": COLUMNS["bureau"]}, label="label", encrypted=False
     )
