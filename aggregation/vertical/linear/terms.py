@@ -13,7 +13,7 @@ LinkName = Literal["logistic", "linear", "poisson"]
 MOST_EPOCHS: Final = 1000
 LEAST_BATCH: Final = 64
 ROWS_PER_COLUMN: Final = 10
-"""Rows that a batch has for each column of the feature owner, at least: of fewer, sums tell labels of rows."""
+"""Rows that a batch has for each column of either role, at least: of fewer, sums tell numbers of single rows."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -59,7 +59,7 @@ def test_encryption_changes_no_bit(link: LinkName, rows: int, changes: dict[str,
 
 def test_more_columns_than_a_plaintext_has_slots() -> None:
     rng = np.random.default_rng(1)
-    tables, wide = tables_of("linear", 40), {f"w{n}": rng.normal(size=40) for n in range(20)}
+    tables, wide = tables_of("linear", 220), {f"w{n}": rng.normal(size=220) for n in range(20)}
     tables["bank"] |= wide
     columns = {"bank": (*COLUMNS["bank"], *wide), "bureau": COLUMNS["bureau"]}
     apart, together = (
@@ -135,6 +135,12 @@ def test_too_few_rows_and_bad_terms_are_refused() -> None:
     with pytest.raises(ConfigurationError, match="A batch has 29 rows for 3 columns of bureau") as caught:
         simulated(terms_of(), tables_of("logistic", 29))
     assert caught.value.reason == "linear_rows"
+    wide, rows = {f"w{n}": np.arange(n, n + 50.0) for n in range(6)}, tables_of("logistic", 50)
+    columns = {"bank": tuple(wide), "bureau": COLUMNS["bureau"]}
+    for encrypted in (False, True):
+        with pytest.raises(ConfigurationError, match="A batch has 50 rows for 6 columns of bank"):
+            tables = {**rows, "bank": rows["bank"] | wide}
+            simulate_linear(terms_of(), tables, columns=columns, label="label", encrypted=encrypted)
     changes: list[dict[str, Any]] = [
         {"epochs": 0},
         {"batch_rows": 10},
