@@ -131,6 +131,26 @@ def test_bad_rows_are_refused_by_party_column_and_row(change: Any, code: str, sa
     assert caught.value.reason == code and said in str(caught.value)
 
 
+@pytest.mark.parametrize("link", ["logistic", "poisson"])
+def test_a_row_that_is_far_from_all_others_is_predicted(link: LinkName) -> None:
+    """Its columns count as they are; no warning of an overflow is shown."""
+    tables = tables_of(link, 100)
+    found = simulated(terms_of(link), tables)
+    for far in (1e9, -1e9):
+        predicted = found.predict({**tables, "bank": {**tables["bank"], "b0": np.full(100, far)}})
+        assert np.isfinite(predicted).all() and (predicted >= 0).all()
+
+
+def test_labels_that_do_not_fit_are_refused_before_anything_is_told() -> None:
+    tables = tables_of("linear", 100)
+    tables["bank"]["label"][4] = 1e10
+    with pytest.raises(DataError, match="'label' is missing, or not below") as caught:
+        simulated(terms_of("linear"), tables)
+    assert caught.value.reason == "data_cell"
+    with pytest.raises(DataError, match="the same in every row that is trained on"):
+        simulated(terms_of(), tables_of("logistic", 100), held_out=np.ones(100, np.bool_))
+
+
 def test_too_few_rows_and_bad_terms_are_refused() -> None:
     with pytest.raises(ConfigurationError, match="A batch has 29 rows for 3 columns of bureau") as caught:
         simulated(terms_of(), tables_of("logistic", 29))
