@@ -73,7 +73,7 @@ def check_labels(
         row = int(np.argmax(wrong)) + 1
         raise DataError(
             f"{told}: label {name!r} {what} in row {row}.",
-            hint="Leave such rows out, at every party; give labels that are too large in another unit, say in thousands.",
+            hint="Leave such rows out, at every party; give large numbers in another unit, say in thousands.",
             code="data_cell",
             column=name,
             row=row,

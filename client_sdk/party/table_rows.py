@@ -26,7 +26,7 @@ class TableRows:
     count: int
 
     def arrays(self) -> ArraysByName:
-        """All of it, for a digest. Columns in another order are other rows: what a training keeps of them is by place."""
+        """All of it, for a digest. In another order columns are other rows: what a training keeps is by place."""
         held = self.held_out if len(self.held_out) else np.zeros(self.count, np.bool_)
         weights = {"weights": self.weights} if len(self.weights) else {}
         columns = {f"column {name}": values for name, values in self.columns.items()}
