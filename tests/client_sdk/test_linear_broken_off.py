@@ -34,8 +34,9 @@ def test_one_that_is_killed_before_its_result_is_kept_exchanges_no_score_twice(
             monkeypatch.setattr(LearnerStore, "finish", one_fails)
             both(lambda: owner.train(rows["owner"]), lambda: feature.train(rows["feature"]))
             monkeypatch.undo()
-        waits = {"patience_s": patience(20)}
-        with learner_of(pair, "owner", **waits) as owner, learner_of(pair, "feature", **waits) as feature:
+        # The other one has its result, and waits for nobody.
+        owner, feature = (learner_of(pair, name, patience_s=patience(20)) for name in rows)
+        with owner, feature:
             report, nothing = both(lambda: owner.train(rows["owner"]), lambda: feature.train(rows["feature"]))
             assert report.auc > 0.9 and nothing is None
             predicted, nothing = both(lambda: owner.predict(rows["owner"]), lambda: feature.predict(rows["feature"]))
