@@ -46,6 +46,7 @@ def check_batches(terms: LinearTerms, rows: int, columns: Mapping[str, int]) -> 
     if least < ROWS_PER_COLUMN * most:
         raise ConfigurationError(
             f"A batch has {least} rows for {most} columns of {role}; sums over so few tell it numbers of single rows.",
-            hint=f"Take {ROWS_PER_COLUMN} rows for each of its columns: larger batches (batch_rows), or fewer columns.",
+            hint=f"Take {ROWS_PER_COLUMN} rows for each of its columns: larger batches (batch_rows), or fewer columns. "
+            "A training that was begun needs a new session and new folders for that.",
             code="linear_rows",
         )
