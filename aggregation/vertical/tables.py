@@ -18,9 +18,11 @@ TableSource: TypeAlias = "str | Path | Mapping[str, Any] | Frame"
 RowNumbers: TypeAlias = NDArray[np.float64]
 """A number a row, ``[rows]``."""
 TableLabelKind = Literal["binary", "number", "count"]
+_MOST_LABEL: Final = 2.0**31
+"""So that differences of labels fit into the whole numbers that are encrypted."""
 _LABELS: Final[Mapping[TableLabelKind, tuple[Callable[[NDArray[np.float64]], NDArray[np.bool_]], str]]] = {
     "binary": (lambda labels: np.isin(labels, (0.0, 1.0)), "is not 0 or 1"),
-    "number": (lambda labels: ~np.isnan(labels), "is missing"),
+    "number": (lambda labels: np.abs(labels) < _MOST_LABEL, "is missing, or not below 2**31"),
     "count": (lambda labels: (labels >= 0) & (labels == np.rint(labels)), "is not a whole number from 0"),
 }
 """Of each kind of label which are good, and what is said of one that is not."""
@@ -73,13 +75,13 @@ def check_labels(
         row = int(np.argmax(wrong)) + 1
         raise DataError(
             f"{told}: label {name!r} {what} in row {row}.",
-            hint="Leave such rows out, at every party.",
+            hint="Leave such rows out, at every party; give large numbers in another unit, say in thousands.",
             code="data_cell",
             column=name,
             row=row,
         )
     used = labels[~held_out]
-    if bool((used == used[0]).all()):
+    if bool((used == used[:1]).all()):
         raise DataError(
             f"{told}: label {name!r} is the same in every row that is trained on.",
             hint="There is nothing to learn; check the column.",

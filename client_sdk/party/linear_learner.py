@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.aggregation.plan.stage import PREDICTION, TaskName
-from coterie.aggregation.vertical.linear.batches import steps_of
+from coterie.aggregation.vertical.linear.batches import check_batches, steps_of
 from coterie.aggregation.vertical.linear.checkpoints import (
     FITTED,
     coefficient_arrays,
@@ -46,7 +46,7 @@ from coterie.client_sdk.party.linear_terms import told_by_linear
 from coterie.client_sdk.party.party import Session
 from coterie.client_sdk.party.role_calls import CallResult, RoleCalls
 from coterie.client_sdk.party.side_calls import SideCalls
-from coterie.client_sdk.party.table_rows import TableRows, role_columns
+from coterie.client_sdk.party.table_rows import TableRows, require_columns, role_columns
 from coterie.client_sdk.party.tree_terms import check_roles
 from coterie.privacy.he.batches import CipherPool
 from coterie.privacy.he.key_arrays import key_arrays, private_key
@@ -141,6 +141,9 @@ class LinearLearner:
         if self._is_owner:
             check_labels(read.labels, read.held_out, str(self._columns.label), self._link.labels, self._role)
             check_weights(read.weights, str(self._columns.weight), self._role)
+        # As far as this role can see: a call that was begun cannot be made with other columns.
+        used = read.count - int(read.held_out.sum())
+        check_batches(self._terms, used, {self._role: len(read.columns)})
         work = self._train_owner if self._is_owner else self._train_feature
         _, kept = self._make("train", read, lambda call: work(call, read, on_step))
         if not self._is_owner:
@@ -153,9 +156,11 @@ class LinearLearner:
         expected count. None for the other.
 
         rows: as of `train`; labels are not read.
-        Raises as `train` does, and ConfigurationError (``not_trained``).
+        Raises as `train` does, and ConfigurationError (``not_trained``; ``party_columns`` where the model has others).
         """
         read = self._read(rows, with_label=False)
+        if FITTED in self._calls.tensors:
+            require_columns(self._role, self._columns, self.model.columns)
         return self._make("predict", read, lambda call: self._predict(call, read))[1].get(PREDICTION)
 
     def _read(self, rows: TableSource, *, with_label: bool, held_out: NDArray[np.bool_] | None = None) -> TableRows:
@@ -198,8 +203,7 @@ class LinearLearner:
         model = role_model(data.standard, np.array(values), first)
         scores = self._side.run(call, predict_label_side(terms, model.scores(rows.columns, rows.count)))
         fitted = model_arrays(model, data.unit)
-        # With what it came from, so that a program that is killed now comes to the same.
-        self._calls.keep(call, {**self._calls.tensors, **fitted})
+        self._calls.hold(fitted)
         return call, {**fitted, "scores": scores}
 
     def _train_feature(self, call: LearnerCall, rows: TableRows, on_step: Callable[[int, int], None]) -> CallResult:
@@ -223,7 +227,7 @@ class LinearLearner:
                 on_step(now.steps, steps)
         model = role_model(data.standard, now.values)
         self._side.run(call, predict_feature_side(terms, model.scores(rows.columns, rows.count)))
-        self._calls.keep(call, {**self._calls.tensors, **model_arrays(model)})
+        self._calls.hold(model_arrays(model))
         return call, {}
 
     def _predict(self, call: LearnerCall, rows: TableRows) -> CallResult:

@@ -59,6 +59,7 @@ class RoleCalls:
         self.log = MessageLog(session, STAGE, self._store)
         self._partners = list(partners)
         self._next = 0
+        self._held: ArraysByName | None = None
 
     @property
     def folder(self) -> Path:
@@ -87,6 +88,12 @@ class RoleCalls:
         """Keep where this role is now: a call, or between two, and what it holds."""
         self._progress, self.tensors = self._progress_at(call), tensors
         self._store.keep(STAGE, self._progress, tensors)
+
+    def hold(self, tensors: ArraysByName) -> None:
+        """What this role is to hold from the end of the present call on: kept together with the call's result, so that
+        a program that is killed before has neither, and makes the last exchange again as it was.
+        """
+        self._held = tensors
 
     def make(
         self,
@@ -182,11 +189,15 @@ class RoleCalls:
         self.log.finish()
         # One that is broken off tells less.
         self.log.begin(step_of(begun), *tells(begun))
+        self._held = None
         call, outputs = work(begun)
         self.log.finish()
         trained = call.trained + (call.task == "train")
-        self._progress = replace(self._progress_at(None), done=call.number + 1, trained=trained)
-        self._store.finish(STAGE, call, outputs, self._progress, self.tensors)
+        progress = replace(self._progress_at(None), done=call.number + 1, trained=trained)
+        tensors = self.tensors if self._held is None else self._held
+        self._store.finish(STAGE, call, outputs, progress, tensors)
+        # Only now: where that failed, the call is made again.
+        self._progress, self.tensors = progress, tensors
         self.log.faults.reach("call_done")
         return call, outputs
 

@@ -1,5 +1,6 @@
 """Rows of one role's table, for methods whose roles share columns: which columns are read, and what is read of them."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -25,11 +26,12 @@ class TableRows:
     count: int
 
     def arrays(self) -> ArraysByName:
-        """All of it, for a digest."""
+        """All of it, for a digest. In another order columns are other rows: what a training keeps is by place."""
         held = self.held_out if len(self.held_out) else np.zeros(self.count, np.bool_)
         weights = {"weights": self.weights} if len(self.weights) else {}
         columns = {f"column {name}": values for name, values in self.columns.items()}
-        return {"held_out": held, "labels": self.labels, **weights, **columns}
+        order = np.frombuffer(json.dumps(list(self.columns)).encode(), np.uint8)
+        return {"held_out": held, "labels": self.labels, **weights, **columns, "order": order}
 
 
 @dataclass(frozen=True)
@@ -103,3 +105,17 @@ def role_columns(
                 code="party_columns",
             )
     return RoleColumns(role, is_owner, tuple(columns), label, weight)
+
+
+def require_columns(role: str, given: RoleColumns, fitted: Sequence[str]) -> None:
+    """Refuse to predict from other columns than a model was fitted on.
+
+    fitted: the model's.
+    Raises ConfigurationError (``party_columns``).
+    """
+    if not set(fitted) <= set(given.columns):
+        raise ConfigurationError(
+            f"The model of role {role!r} takes the columns {', '.join(map(repr, fitted))}.",
+            hint="Name them in columns=.",
+            code="party_columns",
+        )

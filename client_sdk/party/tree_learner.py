@@ -35,7 +35,7 @@ from coterie.client_sdk.party.learner_store import LearnerCall
 from coterie.client_sdk.party.party import Session
 from coterie.client_sdk.party.role_calls import CallResult, RoleCalls
 from coterie.client_sdk.party.side_calls import SideCalls
-from coterie.client_sdk.party.table_rows import TableRows, role_columns
+from coterie.client_sdk.party.table_rows import TableRows, require_columns, role_columns
 from coterie.client_sdk.party.tree_terms import check_roles, told_by_trees
 from coterie.errors import ConfigurationError
 from coterie.privacy.he.batches import CipherPool
@@ -164,9 +164,11 @@ class TreeLearner:
         """For the label owner the prediction of each row: of "logistic" the chance of label 1. None for the others.
 
         rows: as of `train`; labels are not read.
-        Raises as `train` does, and ConfigurationError (``not_trained``).
+        Raises as `train` does, and ConfigurationError (``not_trained``; ``party_columns`` where trees split others).
         """
         read = self._columns.read(rows, with_label=False)
+        if _TRAINED in self._calls.tensors:
+            require_columns(self._role, self._columns, self.splits.columns)
         return self._make("predict", read, lambda call: self._predict(call, read))[1].get(PREDICTION)
 
     def _make(self, task: TaskName, rows: TableRows, work: Callable[[LearnerCall], CallResult]) -> CallResult:

@@ -129,8 +129,13 @@ def test_too_few_rows_end_both_by_name(coordinator: Coordinator, tmp_path: Path)
         learner_of(pair, "owner") as owner,
         learner_of(pair, "feature") as feature,
     ):
-        few = {r: {k: v[:15] for k, v in linear_role.rows(r).items()} for r in ("owner", "feature")}
-        for error in both(lambda: owner.train(few["owner"]), lambda: feature.train(few["feature"])):
+        few = {name: values[:15] for name, values in linear_role.rows("feature").items()}
+        with pytest.raises(ConfigurationError, match="15 rows for 2 columns of feature") as caught:
+            feature.train(few)  # before a call is begun
+        assert caught.value.reason == "linear_rows"
+        # Of rows held out a feature owner hears within the call.
+        held, rows = np.arange(linear_role.ROWS) >= 15, linear_role.rows
+        for error in both(lambda: owner.train(rows("owner"), held_out=held), lambda: feature.train(rows("feature"))):
             assert isinstance(error, ConfigurationError) and error.reason == "linear_rows", error
 
 

@@ -95,6 +95,11 @@ def test_a_session_trains_holds_out_and_predicts(coordinator: Coordinator, tmp_p
             assert owner.forest.importance(tree_role.TERMS.parties, owner.splits)
             with pytest.raises(ConfigurationError, match="no trees"):
                 _ = feature.forest
+        with learner_of(pair, "feature", columns=("other",)) as feature:
+            feature.skip_done()
+            with pytest.raises(ConfigurationError, match="takes the columns '") as caught:
+                feature.predict({"other": np.zeros(9)})
+            assert caught.value.reason == "party_columns"
 
 
 def test_other_calls_rows_and_data_are_refused_and_nothing_leaves(coordinator: Coordinator, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 anew each time, many sums with the same labels in them would tell these labels one by one.
 """
 
+from collections.abc import Mapping
 from typing import Final
 
 from coterie.aggregation.vertical.linear.terms import ROWS_PER_COLUMN, LinearTerms
@@ -33,16 +34,19 @@ def steps_of(terms: LinearTerms, rows: int) -> int:
     return terms.epochs * len(batches_of(terms, rows))
 
 
-def check_batches(terms: LinearTerms, rows: int, columns: int) -> None:
-    """Refuse batches of so few rows that sums over them tell labels of rows.
+def check_batches(terms: LinearTerms, rows: int, columns: Mapping[str, int]) -> None:
+    """Refuse batches of so few rows that a sum for each column tells residuals of rows: a feature owner the labels, the
+    label owner the other's part of each row's score.
 
-    columns: of the feature owner.
+    columns: of each role, without the intercept.
     Raises ConfigurationError (``linear_rows``).
     """
     least = min(batch.stop - batch.start for batch in batches_of(terms, rows))
-    if least < ROWS_PER_COLUMN * columns:
+    role, most = max(columns.items(), key=lambda item: item[1])
+    if least < ROWS_PER_COLUMN * most:
         raise ConfigurationError(
-            f"A batch has {least} rows for {columns} columns of {terms.feature_owner}; sums over so few tell labels.",
-            hint=f"Take {ROWS_PER_COLUMN} rows for each of its columns: larger batches (batch_rows), or fewer columns.",
+            f"A batch has {least} rows for {most} columns of {role}; sums over so few tell it numbers of single rows.",
+            hint=f"Take {ROWS_PER_COLUMN} rows for each of its columns: larger batches (batch_rows), or fewer columns. "
+            "A training that was begun needs a new session and new folders for that.",
             code="linear_rows",
         )

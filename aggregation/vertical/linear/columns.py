@@ -31,7 +31,9 @@ class Standard:
 def standard_of(columns: Mapping[str, NDArray[np.float64]], used: NDArray[np.int64], rows: int) -> Standard:
     """Means and deviations over the rows that are used. columns: ``[rows]`` each."""
     given = _joined(columns, tuple(columns), rows)[used]
-    return Standard(tuple(columns), given.mean(axis=0), given.std(axis=0))
+    # That of one number many times may be a last bit, and not 0.
+    deviations = np.where(given.min(axis=0) < given.max(axis=0), given.std(axis=0), 0.0)
+    return Standard(tuple(columns), given.mean(axis=0), deviations)
 
 
 def check_complete(columns: Mapping[str, NDArray[np.float64]], told: str) -> None:

@@ -91,7 +91,7 @@ def open_feature_side(terms: LinearTerms, columns: int, rows: int) -> Side[Openi
     if own.shape != (1,) or not 1 <= own[0] <= MOST_COLUMNS or second.shape != (1,) or not 0 < second[0] < np.inf:
         unusable(owner, place, "no number of columns, or no curvature")
     yield Tell(owner, place_of("columns"), {"count": np.array([columns], np.int32)})
-    check_batches(terms, len(used), columns)
+    check_batches(terms, len(used), {terms.feature_owner: columns, owner: int(own[0]) - 1})
     return Opening(key, used, int(own[0]), float(second[0]))
 
 

@@ -96,7 +96,7 @@ def fit_openly(terms: LinearTerms, given: OwnedRows, *, seed: bytes | None = Non
     """
     owner, other = terms.parties
     label = label_data(terms, given.columns[owner], given.labels, given.weights, given.held_out, seed or os.urandom(32))
-    check_batches(terms, len(label.used), len(given.columns[other]))
+    check_batches(terms, len(label.used), {other: len(given.columns[other]), owner: len(given.columns[owner])})
     feature = feature_data(terms, given.columns[other], len(given.labels), label.used, label.second)
     curvature, whole = label.curvature(terms.l2), sums.whole_columns(feature.rows)
     now, theirs = label.start(), feature.start()

@@ -115,7 +115,8 @@ def open_label_side(setting: LinearLabelSetting) -> Side[Coefficients]:
     count = heard.arrays["count"]
     if count.shape != (1,) or not 1 <= count[0] <= MOST_COLUMNS:
         unusable(partner, place, "no number of columns")
-    check_batches(setting.terms, len(data.used), int(count[0]))
+    own = data.rows.shape[1] - 1
+    check_batches(setting.terms, len(data.used), {partner: int(count[0]), setting.terms.label_owner: own})
     return data.start()
 
 

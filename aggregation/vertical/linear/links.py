@@ -27,6 +27,8 @@ from coterie.protocol.session_job import LinkName
 LEFT_BITS: Final = 12
 _LOGISTIC_REACH, _LOGISTIC_TERMS = 5.0, 8
 _LINEAR_REACH, _POISSON_REACH = 16.0, 4.0
+_FARTHEST = 300.0
+"""Scores of rows that are far from all others count as this far, so that no power of e is infinite."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,11 @@ def _whole(values: RowNumbers) -> NDArray[np.int64]:
 
 
 def _share(scores: RowNumbers) -> RowNumbers:
-    return 1.0 / (1.0 + np.exp(-scores))
+    return 1.0 / (1.0 + np.exp(-np.maximum(scores, -_FARTHEST)))
+
+
+def _expected(scores: RowNumbers) -> RowNumbers:
+    return np.exp(np.minimum(scores, _FARTHEST))
 
 
 def _chebyshev(places: RowNumbers) -> NDArray[np.float64]:
@@ -99,7 +105,7 @@ def _linear_right(scores: RowNumbers, labels: RowNumbers) -> NDArray[np.float64]
 
 
 def _poisson_right(scores: RowNumbers, labels: RowNumbers) -> NDArray[np.float64]:
-    return np.stack([-labels, np.exp(scores)], axis=1)
+    return np.stack([-labels, _expected(scores)], axis=1)
 
 
 LINKS: Final[Mapping[LinkName, LinearLink]] = MappingProxyType(
@@ -137,8 +143,8 @@ LINKS: Final[Mapping[LinkName, LinearLink]] = MappingProxyType(
             lambda labels: float(labels.mean()),
             lambda labels: float(np.log(max(labels.mean(), 1e-6))),
             _as_they_are,
-            np.exp,
-            lambda labels, scores: np.exp(scores) - labels * scores,
+            _expected,
+            lambda labels, scores: _expected(scores) - labels * scores,
         ),
     }
 )

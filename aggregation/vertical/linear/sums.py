@@ -77,7 +77,8 @@ def parts_of(
     if not bool((np.abs(found) < _PART_LIMIT).all()):
         raise InputError(
             f"A residual of {role} is too large in step {step + 1}.",
-            hint="Take a smaller learning_rate, or look for labels and weights that are far from all others.",
+            hint="Take a smaller learning_rate, or look for labels and weights that are far from all others; counts of "
+            "hundreds of thousands do not fit.",
             code="training_diverged",
         )
     whole = np.rint(found).astype(np.int64)

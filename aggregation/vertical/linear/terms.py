@@ -11,7 +11,7 @@ from coterie.protocol.conversion import from_json, to_json
 from coterie.protocol.session_job import LinearMethod, LinkName, linear_fault
 
 ROWS_PER_COLUMN: Final = 10
-"""Rows that a batch has for each column of the feature owner, at least: of fewer, sums tell labels of rows."""
+"""Rows that a batch has for each column of either role, at least: of fewer, sums tell numbers of single rows."""
 
 
 @dataclass(frozen=True, kw_only=True)

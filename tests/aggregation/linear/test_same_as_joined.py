@@ -60,7 +60,7 @@ def test_encryption_changes_no_bit(link: LinkName, rows: int, changes: dict[str,
 
 def test_more_columns_than_a_plaintext_has_slots() -> None:
     rng = np.random.default_rng(1)
-    tables, wide = tables_of("linear", 40), {f"w{n}": rng.normal(size=40) for n in range(20)}
+    tables, wide = tables_of("linear", 220), {f"w{n}": rng.normal(size=220) for n in range(20)}
     tables["bank"] |= wide
     columns = {"bank": (*COLUMNS["bank"], *wide), "bureau": COLUMNS["bureau"]}
     apart, together = (
@@ -84,9 +84,11 @@ def test_a_fit_comes_to_the_joined_tables(link: LinkName, most: float, weighted:
     assert np.abs(found.predict(tables) - (middle + scale * LINKS[link].mean(expected))).max() < most * max(scale, 1)
 
 
-def test_a_label_owner_without_columns_and_a_column_that_never_changes() -> None:
+@pytest.mark.parametrize("constant", [7.0, 7.7, 0.1])
+def test_a_label_owner_without_columns_and_a_column_that_never_changes(constant: float) -> None:
+    """Also of a number whose sums are rounded."""
     tables = tables_of("logistic", 200)
-    tables["bureau"]["a1"] = np.full(200, 7.0)
+    tables["bureau"]["a1"] = np.full(200, constant)
     found = simulate_linear(
         terms_of(epochs=20), tables, columns={"bank": (), "bureau": COLUMNS["bureau"]}, label="label", encrypted=False
     )
@@ -132,10 +134,36 @@ def test_bad_rows_are_refused_by_party_column_and_row(change: Any, code: str, sa
     assert caught.value.reason == code and said in str(caught.value)
 
 
+@pytest.mark.parametrize("link", ["logistic", "poisson"])
+def test_a_row_that_is_far_from_all_others_is_predicted(link: LinkName) -> None:
+    """Its columns count as they are; no warning of an overflow is shown."""
+    tables = tables_of(link, 100)
+    found = simulated(terms_of(link), tables)
+    for far in (1e9, -1e9):
+        predicted = found.predict({**tables, "bank": {**tables["bank"], "b0": np.full(100, far)}})
+        assert np.isfinite(predicted).all() and (predicted >= 0).all()
+
+
+def test_labels_that_do_not_fit_are_refused_before_anything_is_told() -> None:
+    tables = tables_of("linear", 100)
+    tables["bank"]["label"][4] = 1e10
+    with pytest.raises(DataError, match="'label' is missing, or not below") as caught:
+        simulated(terms_of("linear"), tables)
+    assert caught.value.reason == "data_cell"
+    with pytest.raises(DataError, match="the same in every row that is trained on"):
+        simulated(terms_of(), tables_of("logistic", 100), held_out=np.ones(100, np.bool_))
+
+
 def test_too_few_rows_and_bad_terms_are_refused() -> None:
     with pytest.raises(ConfigurationError, match="A batch has 29 rows for 3 columns of bureau") as caught:
         simulated(terms_of(), tables_of("logistic", 29))
     assert caught.value.reason == "linear_rows"
+    wide, rows = {f"w{n}": np.arange(n, n + 50.0) for n in range(6)}, tables_of("logistic", 50)
+    columns = {"bank": tuple(wide), "bureau": COLUMNS["bureau"]}
+    for encrypted in (False, True):
+        with pytest.raises(ConfigurationError, match="A batch has 50 rows for 6 columns of bank"):
+            tables = {**rows, "bank": rows["bank"] | wide}
+            simulate_linear(terms_of(), tables, columns=columns, label="label", encrypted=encrypted)
     changes: list[dict[str, Any]] = [
         {"epochs": 0},
         {"batch_rows": 10},

@@ -73,6 +73,38 @@ def test_sums_over_few_rows_tell_labels_and_over_allowed_batches_little() -> Non
     assert label_leak(2000, 20) < 0.58
 
 
+def score_leak(rows: int, columns: int) -> float:
+    """The correlation of the feature owner's parts of scores with what a label owner of so many columns guesses of its
+    own sums in the second step: the least residuals that have them.
+    """
+    found: list[float] = []
+    for seed in range(5):
+        own, _ = random_labels(rows, columns, seed)
+        theirs, labels = random_labels(rows, 3, seed + 100)
+        score = theirs @ [0.3, -0.2, 0.1]
+        with_intercept = np.hstack([np.ones((rows, 1)), own])
+        told = with_intercept.T @ (1 / (1 + np.exp(-score)) - labels)
+        share = np.clip(labels + np.linalg.pinv(with_intercept.T) @ told, 1e-3, 1 - 1e-3)
+        found.append(abs(float(np.corrcoef(np.log(share / (1 - share)), score)[0, 1])))
+    return float(np.mean(found))
+
+
+def test_sums_of_many_own_columns_tell_the_label_owner_scores_and_of_few_little() -> None:
+    assert score_leak(40, 45) > 0.99
+    assert score_leak(20 * ROWS_PER_COLUMN, 20) < 0.2
+
+
+def test_a_column_in_which_one_row_differs_tells_its_owner_that_rows_residual() -> None:
+    """However many rows there are: of parties that follow the protocol."""
+    _, labels = random_labels(500, 1, 0)
+    rare = np.zeros(500)
+    rare[7] = 1.0
+    standard = (rare - rare.mean()) / rare.std()
+    residual = labels.mean() - labels
+    # Of the first step, where residuals sum to 0.
+    assert standard @ residual * rare.std() == pytest.approx(residual[7])
+
+
 def test_an_honest_label_owner_sees_sums_of_its_own_columns_alone() -> None:
     """What it decrypts beside them is masked: the same sums under other masks have nothing in common."""
     tables = tables_of("logistic", ROWS)

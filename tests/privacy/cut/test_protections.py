@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from coterie.errors import ArgumentValueError
+from coterie.privacy.audit.cut import label_leak
 from coterie.privacy.cut import embeddings, gradients, labels
 from coterie.privacy.dp import normal
 from coterie.protocol.cut import EmbeddingNoise, GradientNoise, RandomisedLabels
@@ -98,6 +99,19 @@ def test_marvell_makes_classes_more_alike_than_isotropic_noise_of_the_same_power
     isotropic = gradients.protect(g, y, GradientNoise(kind="gaussian", scale=math.sqrt(power) / longest), KEY)
     np.testing.assert_allclose(float(((isotropic - g) ** 2).sum(axis=1).mean()), power, rtol=0.05)
     assert _divergence(sent, y) < 0.5 * _divergence(isotropic, y) < 0.5 * _divergence(g, y)
+
+
+def test_marvell_does_not_hide_the_longer_class_where_the_means_lie_together() -> None:
+    """As docs/split.md says: its noise is measured by the distance of the means."""
+    rng = np.random.default_rng(0)
+    labels = (rng.random(400) < 0.3).astype(int)
+    lengths = np.where(labels, 3.0, 0.3)[:, None]
+    sent = {
+        kind: gradients.protect(rng.normal(size=(400, 8)) * lengths, labels, GradientNoise(kind=kind), KEY)
+        for kind in ("marvell", "max_norm")
+    }
+    assert label_leak(sent["marvell"], labels).norm > 0.95
+    assert label_leak(sent["max_norm"], labels).norm < 0.6
 
 
 def test_marvell_hides_a_batch_of_one_class_in_isotropic_noise() -> None:
