@@ -1,5 +1,6 @@
 """What the fields of a feature and of a label must be: rules, each with what is said where it does not hold."""
 
+import math
 from typing import Literal, Protocol, cast, get_args
 
 DType = Literal["float32", "int32", "int16", "int8", "uint8"]
@@ -93,10 +94,20 @@ def rules_of_feature(feature: FeatureFields) -> list[tuple[bool, str]]:
     return [
         *rules,
         *(_rules_of_text(feature) if feature.is_text else ()),
+        (_has_room(feature), f"no number from low to high is one of {feature.dtype}"),
         *_rules_of_columns(feature.columns, size, read, holds),
         (_is_normalisation(feature.offset, size), f"its offset must be one finite number or {size} of them"),
         (_is_normalisation(feature.scale, size), f"its scale must be one finite number or {size} of them"),
     ]
+
+
+def _has_room(feature: FeatureFields) -> bool:
+    if feature.dtype == "float32":
+        return True
+    least, most = range_of(feature.dtype)
+    low = least if feature.low is None else math.ceil(feature.low)
+    high = most if feature.high is None else math.floor(feature.high)
+    return max(low, least) <= min(high, most)
 
 
 def rules_of_label(label: LabelFields) -> list[tuple[bool, str]]:

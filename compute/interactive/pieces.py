@@ -121,7 +121,8 @@ def _cut(graph: Graph, reasons: Mapping[Node, TraceError], name: str, whole: boo
         (calls if called else sessions).setdefault(stage, []).append(node)
         stages.update(dict.fromkeys(node.outputs, stage + called))
     if reasons and not sessions:
-        raise next(iter(reasons.values()))
+        first = next(iter(reasons.values()))
+        raise TraceError(f"{first.message} Nothing else is left to compile.", hint=first.hint)
     read = _readers(graph, sessions, calls)
     parts: list[_Piece | _HostCall] = []
     for stage in range(max([*sessions, *calls], default=-1) + 1):

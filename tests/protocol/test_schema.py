@@ -233,6 +233,8 @@ IMPOSSIBLE: list[tuple[Callable[[], object], str]] = [
     (lambda: Feature(name="x", shape=(2,), columns=("a",)), "2 elements but it names 1 columns"),
     (lambda: Feature(name="x", shape=(2,), columns=("a", "a")), "a column twice"),
     (lambda: Feature(name="x", low=2, high=1), "low ≤ high"),
+    (lambda: Feature(name="x", dtype="int8", low=200, high=300), "no number from low to high is one of int8"),
+    (lambda: Feature(name="x", dtype="int32", low=0.2, high=0.7), "no number from low to high is one of int32"),
     (lambda: Feature(name="x", low=math.nan), "finite"),
     (lambda: Feature(name="x", offset=math.inf), "offset must be one finite number"),
     (lambda: Feature(name="x", shape=(2,), scale=(1.0,)), "or 2 of them"),

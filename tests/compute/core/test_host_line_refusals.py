@@ -286,3 +286,4 @@ def test_a_function_whose_only_line_is_one_has_nothing_to_compile() -> None:
     compiled = jit(helper)
     same(compiled(batch(1)), helper(Array(batch(1))))
     assert compiled.compilations == 0 and "so its numbers cannot be known here" in compiled.fallbacks[0]
+    assert "Nothing else is left to compile." in compiled.fallbacks[0]
