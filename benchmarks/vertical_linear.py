@@ -124,7 +124,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for line in quality(folder, name):
             show(line, as_json=options.json)
     for bits in options.bits if not options.quick else (2048,):
-        for line in cost(folder, bits, 110 if options.quick else options.rows):
+        for line in cost(folder, bits, 140 if options.quick else options.rows):
             show(line, as_json=options.json)
 
 
