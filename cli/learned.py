@@ -1,51 +1,58 @@
-"""A table of who learned what in a session."""
+"""Who learned what in a session, in lines."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from coterie.cli.output import Output, size
 
 if TYPE_CHECKING:
     from coterie.protocol.disclosures import Disclosure
+    from coterie.protocol.learned import Learned
     from coterie.protocol.session_report import SessionReport
-
-_COLUMNS: Final = ("stage", "step", "learned by", "of", "what", "how much", "messages", "claim")
 
 
 def show_learned(output: Output, reports: "Sequence[SessionReport]") -> None:
-    """One row, and one event ``learned``, for each thing that a role told another."""
-    from coterie.protocol.disclosures import KINDS
+    """One line, and one event ``learned``, for each thing that a role told another, by step and direction."""
+    from coterie.protocol.disclosures import CLAIMS, KINDS
     from coterie.protocol.learned import learned
 
-    rows: list[tuple[object, ...]] = []
-    kinds: dict[str, str] = {}
-    for row in learned(reports):
-        told = row.disclosure
+    rows = learned(reports)
+    for row in rows:
         output.event(
             "learned",
             stage=row.stage,
-            **told.model_dump(mode="json"),
+            **row.disclosure.model_dump(mode="json"),
             done=row.is_done,
             messages=row.messages,
             bytes=row.size,
         )
-        kind = told.kind.replace("_", " ")
-        kinds[kind] = KINDS[told.kind]
-        rows.append(
-            (
-                row.stage,
-                told.step if row.is_done else f"{told.step} (not done)",
-                told.recipient,
-                told.sender,
-                f"{kind} ({told.key})" if told.key else kind,
-                _amount(told),
-                f"{row.messages} ({size(row.size)})",
-                told.claim.replace("_", "-"),
-            )
-        )
-    output.table(_COLUMNS, rows, empty="Nothing was told in this session.")
-    for kind, meaning in kinds.items():
-        output.say(f"{kind}: {meaning}.")
+    ways: dict[tuple[str, str, str, str], list[Learned]] = {}
+    for row in rows:
+        told = row.disclosure
+        ways.setdefault((row.stage, told.step, told.recipient, told.sender), []).append(row)
+    for (stage, step, recipient, sender), of_way in ways.items():
+        broken_off = "" if of_way[0].is_done else " (not done)"
+        messages = f"messages: {of_way[0].messages}, {size(of_way[0].size)}"
+        output.say(f"Stage {stage}, step {step}{broken_off}: {recipient} learned of {sender} ({messages})")
+        for row in of_way:
+            output.say(f"  {_thing(row.disclosure)}")
+    if not rows:
+        output.say("Nothing was told in this session.")
+    told = [row.disclosure for row in rows]
+    for line in dict.fromkeys(f"{_words(each.kind)}: {KINDS[each.kind]}." for each in told):
+        output.say(line)
+    for line in dict.fromkeys(f"{_words(each.claim, '-')}: {CLAIMS[each.claim]}." for each in told):
+        output.say(line)
+
+
+def _thing(told: "Disclosure") -> str:
+    amount = _amount(told)
+    key = f" ({told.key})" if told.key else ""
+    return f"{_words(told.kind)}{key}{f', {amount}' if amount else ''}; {_words(told.claim, '-')}"
+
+
+def _words(name: str, between: str = " ") -> str:
+    return name.replace("_", between)
 
 
 def _amount(told: "Disclosure") -> str | None:

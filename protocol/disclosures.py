@@ -38,7 +38,7 @@ KINDS: Final[Mapping[DisclosureKind, str]] = {
     "blinded_ids": "ids under a key that the recipient lacks",
     "intersection_sizes": "how many rows both have",
     "memberships": "which of the recipient's rows the sender has too",
-    "values": "numbers that a plan makes of the sender's columns",
+    "values": "other numbers, made of what the sender has",
     "labels": "labels of rows",
     "embeddings": "what the sender's part of a network makes of its columns",
     "gradients": "gradients of the loss, of rows",

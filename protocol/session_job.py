@@ -4,11 +4,11 @@ A job is part of the terms of a session. Keys of parties are bound to the digest
 each other's messages have been told the same job.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import isfinite
-from typing import Annotated, Final, Literal, Protocol, Self, TypeAlias
+from typing import Annotated, Any, Final, Literal, Protocol, Self, TypeAlias, cast
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import BaseModel, Field, field_validator, model_validator
 
 from coterie.errors import nearest
 from coterie.protocol.paillier_sizes import KEY_BITS, SIZES
@@ -172,6 +172,7 @@ class LinearMethod(Signed):
 
 JobMethod: TypeAlias = Annotated[TreesMethod | LinearMethod, Field(discriminator="method")]
 """The methods, told apart by their names."""
+METHOD_NAMES: Final = ("trees", "linear")
 _MOST_ROLES: Final = {"linear": 2}
 """Of methods that take no more."""
 
@@ -187,6 +188,17 @@ class SessionJob(Signed):
     label_owner: SessionWord
     steps: Annotated[tuple[JobStep, ...], Field(min_length=1, max_length=len(STEPS))] = STEPS
     method: JobMethod
+
+    @field_validator("method", mode="before")
+    @classmethod
+    def _known(cls, value: Any) -> Any:
+        given = cast("Mapping[str, object]", value) if isinstance(value, Mapping) else {}
+        name = given.get("method")
+        if name is not None and name not in METHOD_NAMES:
+            near = nearest(str(name), METHOD_NAMES)
+            rest = f"did you mean {near}" if near else f"there are {', '.join(METHOD_NAMES)}"
+            raise ValueError(f"there is no method {str(name)[:64]!r}; {rest}")
+        return cast("Any", value)
 
     @property
     def stages(self) -> tuple[str, ...]:

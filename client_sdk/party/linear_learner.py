@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.aggregation.plan.stage import PREDICTION, TaskName
-from coterie.aggregation.vertical.linear.batches import check_batches, steps_of
+from coterie.aggregation.vertical.linear.batches import check_batches, check_column, steps_of
 from coterie.aggregation.vertical.linear.checkpoints import (
     FITTED,
     coefficient_arrays,
@@ -142,8 +142,10 @@ class LinearLearner:
             check_labels(read.labels, read.held_out, str(self._columns.label), self._link.labels, self._role)
             check_weights(read.weights, str(self._columns.weight), self._role)
         # As far as this role can see: a call that was begun cannot be made with other columns.
-        used = read.count - int(read.held_out.sum())
-        check_batches(self._terms, used, {self._role: len(read.columns)})
+        used = ~read.held_out if self._is_owner else np.ones(read.count, np.bool_)
+        check_batches(self._terms, int(used.sum()), {self._role: len(read.columns)})
+        for name, values in read.columns.items():
+            check_column(values[used], name, self._role)
         work = self._train_owner if self._is_owner else self._train_feature
         _, kept = self._make("train", read, lambda call: work(call, read, on_step))
         if not self._is_owner:

@@ -306,7 +306,7 @@ def test_a_session_without_a_job_cannot_be_run(two: Two) -> None:
         (("--label-owner", "bnak", "--method", "trees"), "the label owner 'bnak' is none of the roles bank, bureau"),
         (("--label-owner", "bank"), "Give --method trees or --method linear."),
         (("--method", "trees"), "Give --label-owner ROLE."),
-        (("--label-owner", "bank", "--method", "tree"), "job.method"),
+        (("--label-owner", "bank", "--method", "tree"), "there is no method 'tree'; did you mean trees"),
         (("--label-owner", "bank", "--method", "trees", "--set", "dept=3"), "no field 'dept'; did you mean depth"),
         (("--label-owner", "bank", "--method", "trees", "--set", "depth=30"), "depth must be 1 to 12"),
         (("--label-owner", "bank", "--method", "trees", "--set", "depth=three"), "a valid integer"),

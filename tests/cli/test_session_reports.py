@@ -80,7 +80,7 @@ def test_reports_are_written_compared_and_refused(desk: Desk, capsys: pytest.Cap
 
     assert run([*both[:2], "clinic.report", "registry.report", *words]) == FAILED
     shown = capsys.readouterr().out
-    assert "learned by" in shown and "opaque: bytes of which coterie does not know what is in them." in shown
+    assert " learned of " in shown and "opaque: bytes of which coterie does not know what is in them." in shown
     assert "DIFFERENT: Message 0 from Registry (role feature) to Clinic (role owner) in stage messages" in shown
 
     # Pins of a party's folder serve as well: each has pinned the other.

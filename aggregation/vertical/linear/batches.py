@@ -2,8 +2,11 @@
 anew each time, many sums with the same labels in them would tell these labels one by one.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
 
 from coterie.aggregation.vertical.linear.terms import ROWS_PER_COLUMN, LinearTerms
 from coterie.errors import ConfigurationError
@@ -32,6 +35,30 @@ def largest_batch(terms: LinearTerms, rows: int) -> int:
 def steps_of(terms: LinearTerms, rows: int) -> int:
     """How many steps a training has."""
     return terms.epochs * len(batches_of(terms, rows))
+
+
+def check_columns(terms: LinearTerms, rows: NDArray[np.float64], names: Sequence[str], role: str) -> None:
+    """`check_column` of every batch. rows: those that are trained on, in their order, ``[rows, columns]``."""
+    for batch in batches_of(terms, len(rows)):
+        for name, values in zip(names, rows[batch].T, strict=True):
+            check_column(values, name, role)
+
+
+def check_column(values: NDArray[np.float64], name: str, role: str) -> None:
+    """Refuse a column in which few rows differ from all others: the sum for it would be of these rows.
+
+    values: of rows that are summed, ``[rows]``. name: of the column. role: whose it is.
+    Raises ConfigurationError (``linear_rows``).
+    """
+    others = len(values) - int(np.unique(values, return_counts=True)[1].max())
+    if 0 < others < ROWS_PER_COLUMN:
+        raise ConfigurationError(
+            f"In column {name!r} of {role} all rows of a batch but {others} are alike; a sum over so few tells "
+            "numbers of single rows.",
+            hint=f"Leave the column out, or take larger batches: {ROWS_PER_COLUMN} rows must differ from the commonest "
+            "value. A training that was begun needs a new session and new folders for that.",
+            code="linear_rows",
+        )
 
 
 def check_batches(terms: LinearTerms, rows: int, columns: Mapping[str, int]) -> None:

@@ -7,7 +7,13 @@ from numpy.typing import NDArray
 
 from coterie.aggregation.vertical.exchange import Hear, Side, Tell, unusable
 from coterie.aggregation.vertical.linear import sums
-from coterie.aggregation.vertical.linear.batches import batches_of, check_batches, largest_batch, parts_of_batch
+from coterie.aggregation.vertical.linear.batches import (
+    batches_of,
+    check_batches,
+    check_columns,
+    largest_batch,
+    parts_of_batch,
+)
 from coterie.aggregation.vertical.linear.columns import Standard, standard_of
 from coterie.aggregation.vertical.linear.label_side import MOST_COLUMNS
 from coterie.aggregation.vertical.linear.links import LINKS
@@ -58,6 +64,7 @@ def feature_data(
     """columns: ``[rows]`` each. used, second: as of `Opening`."""
     standard = standard_of(columns, used, rows)
     own = standard.apply(columns, rows)[used]
+    check_columns(terms, own, standard.names, terms.feature_owner)
     penalty = np.full(own.shape[1], terms.l2)
     return FeatureData(standard, own, curvature_of(own, np.ones(len(own)), second, penalty))
 

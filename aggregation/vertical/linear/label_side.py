@@ -7,7 +7,13 @@ from numpy.typing import NDArray
 
 from coterie.aggregation.vertical.exchange import Hear, Side, Tell, unusable
 from coterie.aggregation.vertical.linear import sums
-from coterie.aggregation.vertical.linear.batches import batches_of, check_batches, largest_batch, parts_of_batch
+from coterie.aggregation.vertical.linear.batches import (
+    batches_of,
+    check_batches,
+    check_columns,
+    largest_batch,
+    parts_of_batch,
+)
 from coterie.aggregation.vertical.linear.columns import Standard, standard_of
 from coterie.aggregation.vertical.linear.links import LINKS, LinearLink
 from coterie.aggregation.vertical.linear.messages import place_of
@@ -76,6 +82,7 @@ def label_data(
     used = rows[np.argsort(long_words(derive(seed, "order"), 0, len(rows)), kind="stable")]
     standard = standard_of(columns, used, len(labels))
     own = standard.apply(columns, len(labels))[used]
+    check_columns(terms, own, standard.names, terms.label_owner)
     middle, scale = link.unit(labels[used])
     given = weights[used] if len(weights) else np.ones(len(used))
     return LabelData(

@@ -44,7 +44,6 @@ class LinearLink:
     start: labels to the score before the first step.
     unit: labels to what they are moved by and divided by while the model is fitted.
     mean: scores to predictions.
-    each: labels and scores to the loss of each row.
     """
 
     labels: TableLabelKind
@@ -56,7 +55,6 @@ class LinearLink:
     start: Callable[[RowNumbers], float]
     unit: Callable[[RowNumbers], tuple[float, float]]
     mean: Callable[[RowNumbers], RowNumbers]
-    each: Callable[[RowNumbers, RowNumbers], RowNumbers]
 
 
 def _whole(values: RowNumbers) -> NDArray[np.int64]:
@@ -120,7 +118,6 @@ LINKS: Final[Mapping[LinkName, LinearLink]] = MappingProxyType(
             _log_odds,
             _as_they_are,
             _share,
-            lambda labels, scores: np.logaddexp(0.0, scores) - labels * scores,
         ),
         "linear": LinearLink(
             "number",
@@ -132,7 +129,6 @@ LINKS: Final[Mapping[LinkName, LinearLink]] = MappingProxyType(
             lambda labels: 0.0,
             lambda labels: (float(labels.mean()), float(labels.std())),
             lambda scores: scores,
-            lambda labels, scores: (labels - scores) ** 2,
         ),
         "poisson": LinearLink(
             "count",
@@ -144,7 +140,6 @@ LINKS: Final[Mapping[LinkName, LinearLink]] = MappingProxyType(
             lambda labels: float(np.log(max(labels.mean(), 1e-6))),
             _as_they_are,
             _expected,
-            lambda labels, scores: _expected(scores) - labels * scores,
         ),
     }
 )

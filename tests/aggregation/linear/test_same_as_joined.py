@@ -1,5 +1,6 @@
 """Two roles fit what one fits that has all columns, and under encryption the same bits as in the open."""
 
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,12 @@ from coterie.protocol.session_job import LinkName
 from coterie.simulation.linear import SimulatedLinear, simulate_linear
 from tests.aggregation.linear.linear_kit import COLUMNS, SEED, tables_of, terms_of
 
+LOSSES: dict[LinkName, Callable[[NDArray[np.float64], NDArray[np.float64]], NDArray[np.float64]]] = {
+    "logistic": lambda labels, scores: np.logaddexp(0.0, scores) - labels * scores,
+    "linear": lambda labels, scores: (labels - scores) ** 2 / 2,
+    "poisson": lambda labels, scores: np.exp(scores) - labels * scores,
+}
+
 
 def simulated(terms: LinearTerms, tables: Any, **more: Any) -> SimulatedLinear:
     asked: dict[str, Any] = {"encrypted": False, "seed": SEED, **more}
@@ -31,10 +38,9 @@ def fitted_centrally(link: LinkName, tables: Any, l2: float, weights: NDArray[An
     labels = tables["bank"]["label"]
     middle, scale = (labels.mean(), labels.std()) if link == "linear" else (0.0, 1.0)
     told = (labels - middle) / scale
-    half = {"linear": 0.5}.get(link, 1.0)
 
     def loss(values: NDArray[np.float64]) -> float:
-        each = half * LINKS[link].each(told, rows @ values)
+        each = LOSSES[link](told, rows @ values)
         return float((weights * each).sum() / weights.sum() + l2 / 2 * (values[1:] ** 2).sum())
 
     solver: Any = import_module("scipy.optimize")
@@ -152,6 +158,19 @@ def test_labels_that_do_not_fit_are_refused_before_anything_is_told() -> None:
     assert caught.value.reason == "data_cell"
     with pytest.raises(DataError, match="the same in every row that is trained on"):
         simulated(terms_of(), tables_of("logistic", 100), held_out=np.ones(100, np.bool_))
+
+
+@pytest.mark.parametrize(("role", "column"), [("bank", "b1"), ("bureau", "a1")])
+def test_a_column_in_which_few_rows_of_a_batch_differ_is_refused(role: str, column: str) -> None:
+    tables = tables_of("logistic", 200)
+    flags = (np.arange(200) < 9).astype(float)
+    for values, batch_rows in ((flags, 0), ((np.arange(200) < 12).astype(float), 64)):
+        tables[role][column] = values
+        with pytest.raises(ConfigurationError, match=f"'{column}' of {role} all rows of a batch but") as caught:
+            simulated(terms_of(batch_rows=batch_rows), tables)
+        assert caught.value.reason == "linear_rows"
+    tables[role][column] = (np.arange(200) < 10).astype(float)
+    assert simulated(terms_of(), tables).report.auc
 
 
 def test_too_few_rows_and_bad_terms_are_refused() -> None:

@@ -95,7 +95,7 @@ def test_sums_of_many_own_columns_tell_the_label_owner_scores_and_of_few_little(
 
 
 def test_a_column_in_which_one_row_differs_tells_its_owner_that_rows_residual() -> None:
-    """However many rows there are: of parties that follow the protocol."""
+    """However many rows there are, of parties that follow the protocol: why such a column is refused."""
     _, labels = random_labels(500, 1, 0)
     rare = np.zeros(500)
     rare[7] = 1.0
