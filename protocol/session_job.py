@@ -192,7 +192,7 @@ class SessionJob(Signed):
     @field_validator("method", mode="before")
     @classmethod
     def _known(cls, value: Any) -> Any:
-        given = cast("Mapping[str, object]", value) if isinstance(value, Mapping) else {}
+        given: Mapping[str, object] = cast("Mapping[str, object]", value) if isinstance(value, Mapping) else {}
         name = given.get("method")
         if name is not None and name not in METHOD_NAMES:
             near = nearest(str(name), METHOD_NAMES)
