@@ -5,6 +5,8 @@ import importlib.util
 import json
 import os
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
@@ -29,6 +31,7 @@ from coterie.client_sdk.device.agent import Agent
 from coterie.client_sdk.device.device import Device
 from coterie.client_sdk.device.policy import DevicePolicy
 from coterie.client_sdk.device.settings import AgentSettings
+from coterie.client_sdk.party.faults import LearnerFaults, PartyFaults
 from coterie.compute.nn.losses import softmax_cross_entropy
 from coterie.compute.nn.metrics import accuracy
 from coterie.compute.nn.zoo import mlp
@@ -270,3 +273,20 @@ def clean_environment(**more: str) -> dict[str, str]:
     """This process's environment without coterie's own variables but those of its tests, and with ``more``."""
     own = {name for name in os.environ if name.startswith("COTERIE_") and not name.startswith("COTERIE_TESTS_")}
     return {name: value for name, value in os.environ.items() if name not in own} | more
+
+
+def killed_and_run(script: Path, words: Sequence[str], faults: Sequence[str]) -> Any:
+    """What a party's program prints, as JSON, after it was killed at each of these points, one after the other."""
+    done: subprocess.CompletedProcess[str] | None = None
+    for fault in (*faults, ""):
+        hooks = (PartyFaults, LearnerFaults)
+        asked = {hook.variable: fault for hook in hooks if fault.partition(":")[0] in hook.points}
+        done = subprocess.run(
+            [sys.executable, str(script), *words],
+            env=clean_environment(PYTHONPATH=str(script.parents[2]), **asked),
+            capture_output=True,
+            text=True,
+            timeout=patience(240),
+        )
+        assert done.returncode == (-signal.SIGKILL if fault else 0), (fault, done.stderr)
+    return None if done is None else json.loads(done.stdout)

@@ -1,20 +1,15 @@
 """Two parties fit a linear model over a real coordinator: that of one process, also where both are killed."""
 
-import json
-import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import linear_role
 import numpy as np
 import pytest
-from sdk_kit import Coordinator, clean_environment
+from sdk_kit import Coordinator, killed_and_run
 from split_sessions import Pair, both, paired, tokens_of
 
 from coterie.aggregation.vertical.linear.terms import LinearTerms
-from coterie.client_sdk.party.faults import LearnerFaults, PartyFaults
 from coterie.client_sdk.party.linear_learner import LinearLearner
 from coterie.errors import ConfigurationError, Conflict, CoterieError, DataError
 from coterie.protocol.conversion import to_json
@@ -43,19 +38,7 @@ def test_roles_that_are_killed_fit_the_model_of_one_process(coordinator: Coordin
     tokens = tokens_of(coordinator)
 
     def live(role: str) -> Any:
-        done: subprocess.CompletedProcess[str] | None = None
-        for fault in (*LIVES[role], ""):
-            hooks = (PartyFaults, LearnerFaults)
-            asked = {hook.variable: fault for hook in hooks if fault.partition(":")[0] in hook.points}
-            done = subprocess.run(
-                [sys.executable, str(SCRIPT), coordinator.url, str(tmp_path / role), tokens[role], role],
-                env=clean_environment(PYTHONPATH=str(SCRIPT.parents[2]), **asked),
-                capture_output=True,
-                text=True,
-                timeout=patience(240),
-            )
-            assert done.returncode == (-signal.SIGKILL if fault else 0), (fault, done.stderr)
-        return None if done is None else json.loads(done.stdout)
+        return killed_and_run(SCRIPT, (coordinator.url, str(tmp_path / role), tokens[role], role), LIVES[role])
 
     owner, feature = both(lambda: live("owner"), lambda: live("feature"))
     tables = {role: linear_role.rows(role) for role in ("owner", "feature")}

@@ -1,20 +1,15 @@
 """Two parties grow trees over a real coordinator: those of the joined table, also where both are killed."""
 
-import json
-import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import tree_role
-from sdk_kit import Coordinator, clean_environment
+from sdk_kit import Coordinator, killed_and_run
 from split_sessions import Pair, both, paired, tokens_of
 
 from coterie.aggregation.vertical.trees.terms import TreeTerms
-from coterie.client_sdk.party.faults import LearnerFaults, PartyFaults
 from coterie.client_sdk.party.tree_learner import TreeLearner
 from coterie.client_sdk.party.tree_terms import receive_terms, send_terms
 from coterie.errors import ConfigurationError, Conflict, CoterieError, DataError
@@ -48,19 +43,7 @@ def test_roles_that_are_killed_grow_the_trees_of_the_joined_table(coordinator: C
     tokens = tokens_of(coordinator)
 
     def live(role: str) -> Any:
-        done: subprocess.CompletedProcess[str] | None = None
-        for fault in (*LIVES[role], ""):
-            hooks = (PartyFaults, LearnerFaults)
-            asked = {hook.variable: fault for hook in hooks if fault.partition(":")[0] in hook.points}
-            done = subprocess.run(
-                [sys.executable, str(SCRIPT), coordinator.url, str(tmp_path / role), tokens[role], role],
-                env=clean_environment(PYTHONPATH=str(SCRIPT.parents[2]), **asked),
-                capture_output=True,
-                text=True,
-                timeout=patience(240),
-            )
-            assert done.returncode == (-signal.SIGKILL if fault else 0), (fault, done.stderr)
-        return None if done is None else json.loads(done.stdout)
+        return killed_and_run(SCRIPT, (coordinator.url, str(tmp_path / role), tokens[role], role), LIVES[role])
 
     owner, feature = both(lambda: live("owner"), lambda: live("feature"))
     expected = joined()
