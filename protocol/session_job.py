@@ -5,7 +5,6 @@ each other's messages have been told the same job.
 """
 
 from collections.abc import Mapping, Sequence
-from math import isfinite
 from typing import Annotated, Any, Final, Literal, Protocol, Self, TypeAlias, cast
 
 from pydantic import BaseModel, Field, field_validator, model_validator
@@ -30,6 +29,18 @@ MOST_DEPTH: Final = 12
 MOST_BINS: Final = 1024
 MOST_EPOCHS: Final = 1000
 LEAST_BATCH: Final = 64
+LARGEST: Final = 1e9
+
+
+def _stated(lowest: float, highest: float, *, above: bool = False) -> Any:
+    """Bounds for the description of a field. The rules of a method hold it to them, in words of their own."""
+    return Field(json_schema_extra={"exclusiveMinimum" if above else "minimum": lowest, "maximum": highest})
+
+
+_Share = Annotated[FiniteNumber, _stated(0, 1)]
+_Rate = Annotated[FiniteNumber, _stated(0, 1, above=True)]
+_Penalty = Annotated[FiniteNumber, _stated(0, LARGEST)]
+_KeyBits = Annotated[Whole, _stated(min(SIZES), max(SIZES))]
 
 
 class TreeOptions(Protocol):
@@ -71,36 +82,52 @@ def tree_fault(asked: TreeOptions) -> str | None:
         (1 <= asked.depth <= MOST_DEPTH, f"depth must be 1 to {MOST_DEPTH}"),
         (2 <= asked.bins <= MOST_BINS, f"bins must be 2 to {MOST_BINS}"),
         (0 < asked.learning_rate <= 1, "learning_rate must be above 0 and at most 1"),
-        (0 <= asked.l2 and isfinite(asked.l2), "l2 must not be negative"),
-        (0 <= asked.min_gain and isfinite(asked.min_gain), "min_gain must not be negative"),
-        (0 <= asked.min_child_weight and isfinite(asked.min_child_weight), "min_child_weight must not be negative"),
+        (0 <= asked.l2 <= LARGEST, f"l2 must be 0 to {LARGEST:.0e}"),
+        (0 <= asked.min_gain <= LARGEST, f"min_gain must be 0 to {LARGEST:.0e}"),
+        (0 <= asked.min_child_weight <= LARGEST, f"min_child_weight must be 0 to {LARGEST:.0e}"),
         (asked.loss in ("logistic", "squared"), 'loss must be "logistic" or "squared"'),
         (0 <= asked.trees_alone < asked.trees, "trees_alone must leave a tree for all parties"),
         (0 < top <= 1 and 0 <= other and top + other <= 1, "top_share and other_share must share at most 1"),
         (top == 1 or other > 0, "other_share must be above 0 where top_share is below 1"),
-        (asked.patience >= 0, "patience must not be negative"),
+        (0 <= asked.patience <= MOST_TREES, f"patience must be 0 to {MOST_TREES}"),
         (asked.key_bits in SIZES, f"key_bits must be one of {', '.join(map(str, SIZES))}"),
     )
     return next((why for good, why in rules if not good), None)
 
 
 class TreesMethod(Signed):
-    """Boosted trees; what each option is `coterie.aggregation.vertical.trees.terms.TreeTerms` says."""
+    """Boosted trees; `coterie.aggregation.vertical.trees.terms.TreeTerms` says more of each option.
+
+    method: its name.
+    trees: how many, at most.
+    depth: of each tree.
+    learning_rate: the factor of each tree's leaves.
+    bins: of a column, at most; one more for rows that lack it.
+    l2: added to the hessian below each leaf's value and each split's gain.
+    min_gain: what a split must gain.
+    min_child_weight: the least hessian on either side of a split.
+    loss: `logistic` for labels 0 and 1, `squared` for any number.
+    top_share: the share of rows with the largest gradients that each tree takes (GOSS); 1 takes every row.
+    other_share: the share of all rows that is drawn from among the others.
+    trees_alone: how many trees, from the first on, are grown on the label owner's columns alone.
+    patience: trees without a better loss on rows held out, after which growing stops; 0 never stops.
+    key_bits: of the key of the training: 2048, 3072 or 4096.
+    """
 
     method: Literal["trees"] = "trees"
-    trees: Whole = 50
-    depth: Whole = 3
-    learning_rate: FiniteNumber = 0.3
-    bins: Whole = 32
-    l2: FiniteNumber = 1.0
-    min_gain: FiniteNumber = 0.0
-    min_child_weight: FiniteNumber = 1.0
+    trees: Annotated[Whole, _stated(1, MOST_TREES)] = 50
+    depth: Annotated[Whole, _stated(1, MOST_DEPTH)] = 3
+    learning_rate: _Rate = 0.3
+    bins: Annotated[Whole, _stated(2, MOST_BINS)] = 32
+    l2: _Penalty = 1.0
+    min_gain: _Penalty = 0.0
+    min_child_weight: _Penalty = 1.0
     loss: TreeLossName = "logistic"
-    top_share: FiniteNumber = 1.0
-    other_share: FiniteNumber = 0.0
-    trees_alone: Whole = 0
-    patience: Whole = 0
-    key_bits: Whole = KEY_BITS
+    top_share: _Rate = 1.0
+    other_share: _Share = 0.0
+    trees_alone: Annotated[Whole, _stated(0, MOST_TREES)] = 0
+    patience: Annotated[Whole, _stated(0, MOST_TREES)] = 0
+    key_bits: _KeyBits = KEY_BITS
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
@@ -142,25 +169,33 @@ def linear_fault(asked: LinearOptions) -> str | None:
         ),
         (0 < asked.learning_rate <= 1, "learning_rate must be above 0 and at most 1"),
         (0 <= asked.momentum < 1, "momentum must be from 0 to below 1"),
-        (0 <= asked.l2 and isfinite(asked.l2), "l2 must not be negative"),
+        (0 <= asked.l2 <= LARGEST, f"l2 must be 0 to {LARGEST:.0e}"),
         (asked.key_bits in SIZES, f"key_bits must be one of {', '.join(map(str, SIZES))}"),
     )
     return next((why for good, why in rules if not good), None)
 
 
 class LinearMethod(Signed):
-    """A linear model of two parties; what each option is `coterie.aggregation.vertical.linear.terms.LinearTerms`
-    says.
+    """A linear model of two parties; `coterie.aggregation.vertical.linear.terms.LinearTerms` says more of each option.
+
+    method: its name.
+    link: `logistic` for labels 0 and 1, `linear` for any number, `poisson` for counts.
+    epochs: how often every row is taken.
+    batch_rows: rows of a step, 64 at least; 0 takes all.
+    learning_rate: the factor of a step.
+    momentum: of the step before; below 1.
+    l2: half the penalty on the square of each coefficient of standardised columns.
+    key_bits: of the key of the training: 2048, 3072 or 4096.
     """
 
     method: Literal["linear"] = "linear"
     link: LinkName = "logistic"
-    epochs: Whole = 8
+    epochs: Annotated[Whole, _stated(1, MOST_EPOCHS)] = 8
     batch_rows: Whole = 0
-    learning_rate: FiniteNumber = 1.0
-    momentum: FiniteNumber = 0.5
-    l2: FiniteNumber = 1e-3
-    key_bits: Whole = KEY_BITS
+    learning_rate: _Rate = 1.0
+    momentum: _Share = 0.5
+    l2: _Penalty = 1e-3
+    key_bits: _KeyBits = KEY_BITS
 
     @model_validator(mode="after")
     def _possible(self) -> Self:

@@ -164,8 +164,10 @@ _OF_MESSAGES: Final[Mapping[tuple[str, str], Any]] = {
     ("UserLevel", "adaptive"): {"quantile": 0.5, "rate": 0.2},
 }
 _WHOLE: Final[Mapping[str, Any]] = {
+    "LinearMethod": {"method": "linear", "link": "logistic", "epochs": 8},
     "PolicyChange": {"min_cohort": 10, "require_secure_aggregation": True},
     "TokenCreate": {"kind": "enrol", "population": "clinics", "uses": 100},
+    "TreesMethod": {"method": "trees", "trees": 50, "depth": 3},
 }
 """Of messages in which every field may be absent, or each only for some."""
 _NEEDED: Final[Mapping[str, str]] = {
@@ -205,8 +207,9 @@ def example_of(schema: Mapping[str, Any], schemas: Mapping[str, Any], place: tup
         return schema.get("const", schema.get("enum", [None])[0])
     if schema.get("default") is not None:
         return schema["default"]
-    if "anyOf" in schema:
-        return example_of(schema["anyOf"][0], schemas, place)
+    for one_of_several in ("anyOf", "oneOf"):
+        if one_of_several in schema:
+            return example_of(schema[one_of_several][0], schemas, place)
     match schema.get("type"):
         case "object":
             return _object(schema, schemas)

@@ -8,7 +8,7 @@ from typing import Any
 
 from coterie.server.api_words import ALIKE, EVERYWHERE, OF_MESSAGES
 
-_ENTRY = re.compile(r"(?:^|(?<=[.;:] ))((?:`{0,2}[a-z_]+`{0,2}, )*`{0,2}[a-z_]+`{0,2}): ")
+_ENTRY = re.compile(r"(?:^|(?<=[.;:] ))((?:`{0,2}[a-z_0-9]+`{0,2}, )*`{0,2}[a-z_0-9]+`{0,2}): ")
 
 
 def descriptions_in(docstring: str, fields: Mapping[str, Any]) -> dict[str, str]:

@@ -29,7 +29,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"job": {**JOB, "method": {"method": "trees", "dept": 2}}}, "has no field 'dept'; did you mean depth"),
     ({"job": {**JOB, "method": {"method": "trees", "depth": 13}}}, "depth must be 1 to 12"),
     ({"job": {**JOB, "method": {"method": "trees", "trees": 0}}}, "trees must be 1 to 10000"),
-    ({"job": {**JOB, "method": {"method": "trees", "l2": -1}}}, "l2 must not be negative"),
+    ({"job": {**JOB, "method": {"method": "trees", "l2": -1}}}, "l2 must be 0 to 1e+09"),
     ({"job": {**JOB, "method": {"method": "trees", "key_bits": 1024}}}, "key_bits must be one of 2048, 3072, 4096"),
     ({"job": {**JOB, "method": {"method": "trees", "trees": 2.5}}}, "valid integer"),
     ({"job": {**JOB, "steps": ["align", "dance"]}}, "Input should be 'align', 'train', 'evaluate' or 'predict'"),
