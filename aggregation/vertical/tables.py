@@ -96,7 +96,15 @@ def _given(source: TableSource, names: Sequence[str], told: str) -> Mapping[str,
             known = table_names(source)
             found = read_numbers(source, [name for name in names if name in known])
         except DataError as error:
-            raise DataError(f"{told}: {error.message}", hint=error.hint, code=error.reason, **error.details) from error
+            # Readers of files begin with the file, which may be what rows are told of by.
+            message = error.message if error.message.startswith(f"{told}: ") else f"{told}: {error.message}"
+            raise DataError(message, hint=error.hint, code=error.reason, **error.details) from error
+        if not known:
+            raise DataError(
+                f"{told}: there is no column.",
+                hint="The first line of a CSV file names the columns.",
+                code="data_empty",
+            )
         return {**dict.fromkeys(known, ()), **found}
     given = cast(object, as_columns(source, told))
     if not isinstance(given, Mapping):

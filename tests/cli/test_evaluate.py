@@ -74,11 +74,11 @@ def test_all_rows_of_a_file_and_labels_that_are_numbers(coterie: Coterie, files:
 @pytest.mark.parametrize(
     ("words", "code", "says"),
     [
-        (("joint.csv", "--score", "chanse"), "data_missing", "Did you mean 'chance'?"),
+        (("joint.csv", "--score", "chanse"), "data_missing", "Did you mean chance?"),
         (("nowhere.csv",), "data_missing", "nowhere.csv"),
         (("empty.csv",), "data_empty", "empty.csv"),
         (("nothing.csv",), "data_empty", "nothing.csv"),
-        (("text.csv",), "data_dtype", "'chance' is text"),
+        (("text.csv",), "data_cell", "text.csv: column 'chance' holds no number in row 1"),
         (("cell.csv",), "data_cell", "row 2"),
         (("gap.csv",), "data_cell", "gap.csv: score 'chance': row 2 has no finite number"),
         (("three.csv",), "data_cell", "three.csv: label 'default': row 2 is not 0 or 1"),
