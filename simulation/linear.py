@@ -14,8 +14,8 @@ from coterie.aggregation.vertical.linear.predicting import shown
 from coterie.aggregation.vertical.linear.terms import LinearTerms
 from coterie.aggregation.vertical.report import FitReport, fit_report
 from coterie.aggregation.vertical.tables import TableSource, check_labels, read_columns
-from coterie.errors import ConfigurationError, DataError
 from coterie.privacy.he.keys import make_key
+from coterie.simulation.party_tables import held_rows, read_tables, same_rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +40,7 @@ class SimulatedLinear:
         tables: of each role. Raises DataError.
         """
         read = {role: read_columns(tables[role], model.columns, role) for role, model in self.models.items()}
-        rows = _same_rows({role: len(next(iter(found.values()))) for role, found in read.items() if found})
+        rows = same_rows({role: len(next(iter(found.values()))) for role, found in read.items() if found})
         for role, found in read.items():
             check_complete(found, role)
         scores = sum((model.scores(read[role], rows) for role, model in self.models.items()), np.zeros(rows))
@@ -73,26 +73,13 @@ def simulate_linear(
     Raises DataError, InputError (``training_diverged``), ConfigurationError (``role_unknown``, ``linear_rows``,
     ``extra_missing``).
     """
-    for given in (tables, columns):
-        if set(given) != set(terms.parties):
-            raise ConfigurationError(
-                f"The terms are for the roles {', '.join(sorted(terms.parties))}, and these are "
-                f"{', '.join(sorted(given))}.",
-                hint="Give each role its table and its columns.",
-                code="role_unknown",
-            )
     owner, link = terms.label_owner, LINKS[terms.link]
-    special = (label, *(() if weight is None else (weight,)))
-    read = {
-        role: read_columns(tables[role], (*columns[role], *(special if role == owner else ())), role)
-        for role in terms.parties
-    }
+    read = read_tables(terms.parties, tables, columns, (label, *(() if weight is None else (weight,))))
     for role, found in read.items():
         check_complete(found, role)
     labels = read[owner].pop(label)
     weights = np.empty(0) if weight is None else read[owner].pop(weight)
-    held = np.zeros(len(labels), np.bool_) if held_out is None else np.asarray(held_out, np.bool_)
-    rows = _same_rows({r: len(next(iter(f.values()), labels)) for r, f in read.items()} | {"held_out": len(held)})
+    held, rows = held_rows(held_out, owner, len(labels)), len(labels)
     check_labels(labels, held, label, link.labels, owner)
     check_weights(weights, str(weight), owner)
     given = OwnedRows(read, labels, weights, held)
@@ -103,14 +90,3 @@ def simulate_linear(
     scores = sum((model.scores(read[role], rows) for role, model in fitted.models.items()), np.zeros(rows))
     report = fit_report(shown(link, scores, fitted.unit), labels, held, link.labels)
     return SimulatedLinear(terms, report, fitted.models, fitted.unit, fitted.sent)
-
-
-def _same_rows(lengths: Mapping[str, int]) -> int:
-    if len(set(lengths.values())) > 1:
-        told = ", ".join(f"{role} {count}" for role, count in lengths.items())
-        raise DataError(
-            f"The parties have different numbers of rows: {told}.",
-            hint="Row i is about the same person at every party.",
-            code="data_lengths",
-        )
-    return next(iter(lengths.values()))

@@ -13,7 +13,8 @@ from coterie.aggregation.vertical.trees.terms import TreeTerms
 from coterie.errors import ConfigurationError
 from coterie.protocol.session_job import TreeLossName
 from coterie.randomness import seed_of
-from coterie.simulation.trees import read_tables, simulate_trees
+from coterie.simulation.party_tables import read_tables
+from coterie.simulation.trees import simulate_trees
 
 _USUAL: Mapping[TreeLossName, ScoreMetricName] = {"logistic": "auc", "squared": "rmse"}
 
@@ -43,7 +44,7 @@ def tree_partner_value(
     Raises as these two do.
     """
     owner = terms.label_owner
-    read = read_tables(terms, tables, columns, label)
+    read = read_tables(terms.parties, tables, columns, (label,))
     labels, held = read[owner][label], np.asarray(held_out)
     if held.shape != labels.shape or held.dtype != np.bool_ or held.all() or not held.any():
         raise ConfigurationError(

@@ -14,8 +14,8 @@ from coterie.aggregation.vertical.trees.in_process import GrownTogether, grow_ce
 from coterie.aggregation.vertical.trees.losses import LOSSES
 from coterie.aggregation.vertical.trees.report import best_forest, report_of
 from coterie.aggregation.vertical.trees.terms import TreeTerms
-from coterie.errors import ConfigurationError, DataError
 from coterie.privacy.he.keys import make_key
+from coterie.simulation.party_tables import held_rows, read_tables, same_rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,10 +49,7 @@ class SimulatedTrees:
                 columns = read_columns(tables[role], names, role)
                 lengths[role] = len(columns[names[0]])
                 bits[number] = own.bits(columns, lengths[role])
-        if len({*lengths.values()}) > 1:
-            raise _unequal(lengths)
-        rows = next(iter(lengths.values()), 0)
-        return LOSSES[self.terms.loss].shown(self.forest.margins(bits, rows))
+        return LOSSES[self.terms.loss].shown(self.forest.margins(bits, same_rows(lengths)))
 
     def importance(self) -> dict[str, float]:
         """What the splits of each column have gained, by party and column, the largest first."""
@@ -91,11 +88,9 @@ def simulate_trees(
     Raises DataError, ConfigurationError (``role_unknown``, ``extra_missing``).
     """
     owner = terms.label_owner
-    read = read_tables(terms, tables, columns, label)
+    read = read_tables(terms.parties, tables, columns, (label,))
     labels = read[owner].pop(label)
-    held = np.zeros(len(labels), np.bool_) if held_out is None else np.asarray(held_out, np.bool_)
-    if len(held) != len(labels):
-        raise _unequal({owner: len(labels), "held_out": len(held)})
+    held = held_rows(held_out, owner, len(labels))
     check_labels(labels, held, label, LOSSES[terms.loss].labels, owner)
     binned = {
         role: bin_columns(found, terms.bins) if found else no_columns(len(labels)) for role, found in read.items()
@@ -119,35 +114,3 @@ def simulate_trees(
     splits = {**grown.splits, **state.splits}
     named = {role: tuple(names) for role, names in columns.items()}
     return SimulatedTrees(terms, report, best_forest(state), splits, named, grown.sent)
-
-
-def read_tables(
-    terms: TreeTerms, tables: Mapping[str, TableSource], columns: Mapping[str, Sequence[str]], label: str
-) -> dict[str, dict[str, NDArray[np.float64]]]:
-    """The columns of each role, and the label among the label owner's, ``[rows]`` each. Raises as `simulate_trees`."""
-    for given in (tables, columns):
-        if set(given) != set(terms.parties):
-            raise ConfigurationError(
-                f"The terms are for the roles {', '.join(sorted(terms.parties))}, and these are "
-                f"{', '.join(sorted(given))}.",
-                hint="Give each role its table and its columns.",
-                code="role_unknown",
-            )
-    owner = terms.label_owner
-    read = {
-        role: read_columns(tables[role], (*columns[role], *((label,) if role == owner else ())), role)
-        for role in terms.parties
-    }
-    lengths = {role: len(next(iter(found.values()))) for role, found in read.items() if found}
-    if len({*lengths.values()}) > 1:
-        raise _unequal(lengths)
-    return read
-
-
-def _unequal(lengths: Mapping[str, int]) -> DataError:
-    told = ", ".join(f"{role} {count}" for role, count in lengths.items())
-    return DataError(
-        f"The parties have different numbers of rows: {told}.",
-        hint="Row i is about the same person at every party.",
-        code="data_lengths",
-    )

@@ -73,8 +73,8 @@ LIES: dict[str, tuple[str, str, Lie, str, str]] = {
 }
 
 
-def play(liar: str, kind: str, lie: Callable[[Tell], Tell]) -> None:
-    """The opening, one step and a prediction."""
+def play(liar: str, kind: str, lie: Callable[[Tell], Tell]) -> list[dict[str, Any]]:
+    """What both have after the opening, one step and a prediction."""
 
     def told(role: str, side: Side[Any]) -> Side[Any]:
         return with_lie(side, kind, lie) if role == liar else side
@@ -87,9 +87,10 @@ def play(liar: str, kind: str, lie: Callable[[Tell], Tell]) -> None:
     _, feature = settings_of(TERMS, TABLES, small_key(2048), opened["bureau"])
     if feature is None:
         pytest.fail("there is an opening")
-    both(step_label_side(label, opened["bank"]), step_feature_side(feature, feature.data.start()))
-    scores = np.zeros(ROWS)
-    both(predict_label_side(TERMS, scores), predict_feature_side(TERMS, scores))
+    stepped = both(step_label_side(label, opened["bank"]), step_feature_side(feature, feature.data.start()))
+    scores = np.arange(ROWS, dtype=np.float64)
+    predicted = both(predict_label_side(TERMS, scores), predict_feature_side(TERMS, scores))
+    return [opened, stepped, predicted]
 
 
 @pytest.mark.parametrize("name", LIES)
@@ -119,4 +120,7 @@ def test_a_message_of_another_step_is_refused(liar: str, kind: str) -> None:
 
 
 def test_honest_parties_are_not_refused() -> None:
-    play("nobody", "", lambda tell: tell)
+    opened, stepped, predicted = play("nobody", "", lambda tell: tell)
+    assert len(opened["bureau"].used) == ROWS
+    assert stepped["bank"].steps == stepped["bureau"].steps == 1
+    assert np.array_equal(predicted["bank"], 2.0 * np.arange(ROWS))
